@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.cascading import measure_cascades
 from bench.cells import measure_cells
 from bench.contenders import LOG_READERS, TABLE_COPIERS, load_contender
 from bench.corpus import default_cache, open_corpus
@@ -29,10 +30,10 @@ LATENCY, LATENCY_SECONDS = "latency", 30.0
 SHAPE_READERS = ("floor", "mysql-replication", "headrace-decode")
 CROWD_READERS = ("floor", "debezium", "headrace-decode", "headrace")
 RACERS = (*LOG_READERS, *TABLE_COPIERS)
-FINAL, VERIFY, KAFKA, SCYLLA, IDLE, TRANSFORMS = "final", "verify", "kafka", "scylla", "idle", "transforms"
+FINAL, VERIFY, KAFKA, SCYLLA, IDLE, TRANSFORMS, CASCADES = "final", "verify", "kafka", "scylla", "idle", "transforms", "cascades"
 ROWS_PER_CHANGE = 10
 """Questions about the sink alone are asked of ten million rows where the log has a million changes."""
-EVERYONE = (*RACERS, LATENCY, *SHAPES, CROWD, KAFKA, SCYLLA, TRANSFORMS, FINAL, VERIFY, IDLE)
+EVERYONE = (*RACERS, LATENCY, *SHAPES, CROWD, KAFKA, SCYLLA, TRANSFORMS, CASCADES, FINAL, VERIFY, IDLE)
 LAST_RUN = Path(__file__).with_name("last.json")
 
 
@@ -75,11 +76,12 @@ def run(options: argparse.Namespace, console: Console) -> None:
     topics = measure_topics(options.server, options.changes, console) if KAFKA in chosen else None
     cells = measure_cells(options.changes, console) if SCYLLA in chosen else None
     transformed = measure_transforms(options.server, options.changes, console) if TRANSFORMS in chosen else None
+    cascaded = measure_cascades(options.changes, console) if CASCADES in chosen else None
     final = measure_final(options.changes * ROWS_PER_CHANGE, console) if FINAL in chosen else None
     rows = options.changes * ROWS_PER_CHANGE
     verified = measure_verify(options.server, rows, default_cache(), console) if VERIFY in chosen else None
     idle = measure_idle(console) if IDLE in chosen else None
-    report = Report(machine, reference, live, shapes, crowd, topics, cells, final, verified, idle, transformed)
+    report = Report(machine, reference, live, shapes, crowd, topics, cells, final, verified, idle, transformed, cascaded)
     report.print_to(console)
     report.save(options.output)
     console.print(f"saved: {options.output} and {options.output.with_suffix('.txt').name}")

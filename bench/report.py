@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.cascading import CascadeCost
 from bench.cells import CellCost
 from bench.contenders import LOG_READERS, TABLE_COPIERS
 from bench.corpus import Manifest
@@ -73,6 +74,7 @@ class Report:
     verified: VerifyCost | None = None
     idle: Idle | None = None
     transformed: TransformCost | None = None
+    cascaded: CascadeCost | None = None
 
     def print_to(self, console: Console) -> None:
         machine = self.machine
@@ -89,7 +91,7 @@ class Report:
 
     def verdicts(self) -> list[Verdict]:
         found = judge(self.reference.results if self.reference else {}, self.live)
-        return [*found, *(one for part in (self.topics, self.cells) if part is not None for one in part.verdicts())]
+        return [*found, *(one for part in (self.topics, self.cells, self.cascaded) if part is not None for one in part.verdicts())]
 
     def save(self, path: Path) -> None:
         """JSON at `path`, plain text beside it."""
@@ -109,6 +111,7 @@ class Report:
             "final": asdict(self.final) if self.final is not None else None,
             "verify": asdict(self.verified) if self.verified is not None else None,
             "transforms": asdict(self.transformed) if self.transformed is not None else None,
+            "cascades": asdict(self.cascaded) if self.cascaded is not None else None,
             "idle": asdict(self.idle) if self.idle is not None else None,
             "verdicts": [asdict(verdict) for verdict in self.verdicts()],
         }
@@ -128,6 +131,8 @@ class Report:
             yield self.cells.view_table()
         if self.transformed is not None:
             yield self.transformed.table()
+        if self.cascaded is not None:
+            yield self.cascaded.table()
         if self.final is not None:
             yield self.final.table()
         if self.verified is not None:

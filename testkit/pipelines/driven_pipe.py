@@ -72,6 +72,7 @@ class DrivenPipe:
         with closing(connect(self.book.address)) as connection:
             opened = pipe._startup(self.directory, connection).open(check_server(connection, self.book.address), told)
             self.parts = pipe._assemble(self.directory, opened)
+            self.parts.cascades.find({name: table.schema for name, table in opened.state.tables.items()}, self.parts.stream.reached)
             if opened.is_new:
                 self.parts.snapshots.prepare()
             self.directory.save(opened.state)

@@ -30,7 +30,7 @@ from headrace.model.table_selection import Selection
 from headrace.retry import WaitState, retrying, use_wait_state
 from headrace.sources.base import Offset
 from headrace.sources.mysql.limits import BatchLimits
-from headrace.sources.mysql.preflight.required import check_server, check_tables
+from headrace.sources.mysql.preflight.required import check_logged, check_server
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments.table_read_plan import plan_tables, skip_tables
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, parse_mysql_url
@@ -201,7 +201,7 @@ class Feed(Generic[T]):
             captured, place = rules.capture_around(connection, lambda: resolve_place(connection, request.address, request.start))
             # The stored schema of a table at this position is authoritative. The current schema is a fallback.
             self._tables = KnownTables(rules, [*captured, *place.tables], rules.charsets(connection), place.position)
-            check_tables(connection, request.address, self._tables.schemas)
+            check_logged(connection, request.address, self._tables.schemas)
             if request.snapshot:
                 if request.start != "now":
                     raise DefiniteError("a snapshot is taken now, it cannot start elsewhere", hint='leave start= out, or write start="now"')

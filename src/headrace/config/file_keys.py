@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from headrace.settings.dataclass_fields import Field, merge_fields, setting_fields
-from headrace.settings.pipe_keys import BinlogKeys, ColumnKeys, RelayKeys, SnapshotKeys, StartKeys, TargetKeys, TopicKeys
+from headrace.settings.pipe_keys import BinlogKeys, CascadeKeys, ColumnKeys, RelayKeys, SnapshotKeys, StartKeys, TargetKeys, TopicKeys
 from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 
@@ -95,7 +95,7 @@ _DEBEZIUM_FIELDS: Final[dict[str, Field]] = {
     **{ours: setting_fields(DebeziumOptions)[theirs] for ours, theirs in TOPIC_TABLES.items()},
 }
 SOURCE_KEYS: Final[Mapping[SourceKind, tuple[type, ...]]] = {
-    SourceKind.MYSQL: (SourceKeys, ColumnKeys, StartKeys, SnapshotKeys, BinlogKeys, RelayKeys),
+    SourceKind.MYSQL: (SourceKeys, ColumnKeys, StartKeys, SnapshotKeys, BinlogKeys, CascadeKeys, RelayKeys),
     SourceKind.FILES: (SourceKeys, ColumnKeys, StartKeys, BinlogKeys),
     SourceKind.TOPICS: (SourceKeys, ColumnKeys, TopicKeys),
     SourceKind.SCYLLA: (SourceKeys, StartKeys, SnapshotKeys),

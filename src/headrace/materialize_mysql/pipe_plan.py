@@ -49,6 +49,7 @@ _FLAGS: Final = {
     "chunk_rows": "--chunk-rows",
     "snapshot": "--snapshot",
     "zero_dates": "--zero-dates",
+    "cascades": "--cascades",
     "master": "--master",
 }
 _LISTS: Final = {"include_tables": "--tables", "exclude_tables": "--exclude"}

@@ -47,6 +47,8 @@ class ChangeBlock:
     """The order of each image within its transaction: unique and rising, with gaps. In a snapshot: a unique row number."""
     query: pa.DictionaryArray | None = None
     """The SQL statement that made the change, if the source logged it and the reader requested it."""
+    unchecked: pa.BooleanArray | None = None
+    """Whether the change was made with `foreign_key_checks = 0`, if requested."""
 
     def taken(self, rows: Any) -> ChangeBlock:
         """Return the images at these indexes, or where the mask is true."""
@@ -65,6 +67,7 @@ class ChangeBlock:
             transaction=pick(self.transaction),
             order=pick(self.order),
             query=pick(self.query),
+            unchecked=pick(self.unchecked),
         )
 
     def pieces(self, most_bytes: int, row_bytes: int) -> Iterator[slice]:

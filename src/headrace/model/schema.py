@@ -7,6 +7,7 @@ values. Sources fill Arrow arrays of exactly `Column.arrow_type`; sinks choose a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow as pa
 from headrace.model.column_types import COLUMN_TYPES, DATE_FORMS, ColumnType, Kind, ValueForm
 from headrace.model.zero_dates import ZeroDates
 
-__all__ = ["Column", "Index", "Kind", "TableName", "TableSchema", "ZeroDates"]
+__all__ = ["Column", "ForeignKey", "Index", "Kind", "ReferentialAction", "TableName", "TableSchema", "ZeroDates"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -109,9 +110,59 @@ class Index:
         return cls(**{**raw, "columns": tuple(raw["columns"])})
 
 
+class ReferentialAction(StrEnum):
+    """What happens to a child row when its parent row is deleted, or when the referenced columns change."""
+
+    NONE = "none"
+    """The child row stays: RESTRICT, NO ACTION, or nothing specified."""
+    CASCADE = "cascade"
+    """The child row is deleted, or gets the new values."""
+    SET_NULL = "set_null"
+    SET_DEFAULT = "set_default"
+    """InnoDB refuses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """A foreign key of a child table."""
+
+    name: str
+    columns: tuple[str, ...]
+    parent: TableName
+    parent_columns: tuple[str, ...]
+    on_delete: ReferentialAction = ReferentialAction.NONE
+    on_update: ReferentialAction = ReferentialAction.NONE
+
+    @property
+    def cascades(self) -> bool:
+        """Whether a change of the parent changes child rows."""
+        return not self.on_delete is self.on_update is ReferentialAction.NONE
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "columns": list(self.columns),
+            "parent": [self.parent.database, self.parent.table],
+            "parent_columns": list(self.parent_columns),
+            "on_delete": self.on_delete.value,
+            "on_update": self.on_update.value,
+        }
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> ForeignKey:
+        return cls(
+            raw["name"],
+            tuple(raw["columns"]),
+            TableName(*raw["parent"]),
+            tuple(raw["parent_columns"]),
+            ReferentialAction(raw["on_delete"]),
+            ReferentialAction(raw["on_update"]),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """A table's columns in source order, its primary key in key order, and its other indexes."""
+    """A table's columns in source order, its primary key in key order, its other indexes, and its foreign keys."""
 
     name: TableName
     columns: tuple[Column, ...]
@@ -120,6 +171,8 @@ class TableSchema:
     charset: str = ""
     """The character set of new columns that name none."""
     comment: str = ""
+    foreign_keys: tuple[ForeignKey, ...] = ()
+    """In the order of their names."""
 
     @property
     def row_key(self) -> tuple[str, ...]:
@@ -157,6 +210,7 @@ class TableSchema:
             "indexes": [index.to_json() for index in self.indexes],
             "charset": self.charset,
             "comment": self.comment,
+            "foreign_keys": [key.to_json() for key in self.foreign_keys],
         }
 
     @classmethod
@@ -168,4 +222,5 @@ class TableSchema:
             tuple(Index.from_json(index) for index in raw.get("indexes", ())),
             raw.get("charset", ""),
             raw.get("comment", ""),
+            tuple(ForeignKey.from_json(key) for key in raw.get("foreign_keys", ())),
         )

@@ -7,12 +7,12 @@ catalog give the same catalog, however often they are replayed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeAlias
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Column, Index, TableName, TableSchema
+from headrace.model.schema import Column, ForeignKey, Index, TableName, TableSchema
 
 FIRST: Final = ""
 """The position before all columns. Other positions are the name of the preceding column, or None: at the end, or unchanged."""
@@ -127,6 +127,15 @@ class ChangeIndexes:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeForeignKeys:
+    """Replaces all foreign keys of a child table."""
+
+    table: TableName
+    foreign_keys: tuple[ForeignKey, ...]
+    new_foreign_keys: tuple[ForeignKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeOptions:
     """Changes the table's default character set and comment."""
 
@@ -149,6 +158,7 @@ SchemaChange: TypeAlias = (
     | ModifyColumn
     | ChangePrimaryKey
     | ChangeIndexes
+    | ChangeForeignKeys
     | ChangeOptions
 )
 
@@ -168,8 +178,12 @@ def apply(change: SchemaChange, catalog: SchemaCatalog) -> SchemaCatalog:
         case TruncateTable():
             return catalog
         case RenameTable(table, new_table):
-            schema = replace(_known(catalog, table), name=new_table)
-            return _with(_without(catalog, table), schema)
+            schema = _rename_generated_keys(replace(_known(catalog, table), name=new_table), table)
+            renamed = _with(_without(catalog, table), schema)
+            return _in_children(renamed, table, lambda key: replace(key, parent=new_table))
+        case RenameColumn(table, name, new_name):
+            renamed = _with(catalog, alter(change, _known(catalog, table)))
+            return _in_children(renamed, table, lambda key: replace(key, parent_columns=_renamed(key.parent_columns, name, new_name)))
         case _:
             return _with(catalog, alter(change, _known(catalog, change.table)))
 
@@ -181,7 +195,9 @@ def apply_all(changes: Iterable[SchemaChange], catalog: SchemaCatalog) -> Schema
     return catalog
 
 
-TableChange: TypeAlias = AddColumn | DropColumn | RenameColumn | ModifyColumn | ChangePrimaryKey | ChangeIndexes | ChangeOptions
+TableChange: TypeAlias = (
+    AddColumn | DropColumn | RenameColumn | ModifyColumn | ChangePrimaryKey | ChangeIndexes | ChangeForeignKeys | ChangeOptions
+)
 
 
 def alter(change: TableChange, schema: TableSchema) -> TableSchema:
@@ -207,6 +223,8 @@ def alter(change: TableChange, schema: TableSchema) -> TableSchema:
             return replace(schema, primary_key=new_key)
         case ChangeIndexes(_, _, new_indexes):
             return replace(schema, indexes=new_indexes)
+        case ChangeForeignKeys(_, _, new_foreign_keys):
+            return replace(schema, foreign_keys=new_foreign_keys)
         case ChangeOptions(_, charset, comment):
             return replace(schema, charset=charset, comment=comment)
 
@@ -232,6 +250,7 @@ def _drop_column(schema: TableSchema, name: str) -> TableSchema:
         columns=schema.columns[:at] + schema.columns[at + 1 :],
         primary_key=tuple(column for column in schema.primary_key if column != name),
         indexes=tuple(index for index in indexes if index.columns or not index.whole),
+        foreign_keys=tuple(key for key in schema.foreign_keys if name not in key.columns),
     )
 
 
@@ -240,16 +259,38 @@ def _rename_column(schema: TableSchema, name: str, new_name: str) -> TableSchema
     if any(column.name == new_name for column in schema.columns):
         raise _misfit(schema.name, f"it has a column {new_name} already")
 
-    def renamed(columns: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(new_name if column == name else column for column in columns)
-
     column = replace(schema.columns[at], name=new_name)
     return replace(
         schema,
         columns=(*schema.columns[:at], column, *schema.columns[at + 1 :]),
-        primary_key=renamed(schema.primary_key),
-        indexes=tuple(replace(index, columns=renamed(index.columns)) for index in schema.indexes),
+        primary_key=_renamed(schema.primary_key, name, new_name),
+        indexes=tuple(replace(index, columns=_renamed(index.columns, name, new_name)) for index in schema.indexes),
+        foreign_keys=tuple(replace(key, columns=_renamed(key.columns, name, new_name)) for key in schema.foreign_keys),
     )
+
+
+def _renamed(columns: tuple[str, ...], name: str, new_name: str) -> tuple[str, ...]:
+    return tuple(new_name if column == name else column for column in columns)
+
+
+def _in_children(catalog: SchemaCatalog, parent: TableName, change: Callable[[ForeignKey], ForeignKey]) -> SchemaCatalog:
+    """Return the catalog with changed foreign keys of all tables that reference a parent."""
+    changed = {
+        name: replace(schema, foreign_keys=tuple(change(key) if key.parent == parent else key for key in schema.foreign_keys))
+        for name, schema in catalog.tables.items()
+        if any(key.parent == parent for key in schema.foreign_keys)
+    }
+    return replace(catalog, tables={**catalog.tables, **changed}) if changed else catalog
+
+
+def _rename_generated_keys(schema: TableSchema, old: TableName) -> TableSchema:
+    """Return a renamed table with new names of the foreign keys that the server has named after the table."""
+    prefix = f"{old.table}_ibfk_"
+    keys = [
+        replace(key, name=f"{schema.name.table}_ibfk_{key.name.removeprefix(prefix)}") if key.name.startswith(prefix) else key
+        for key in schema.foreign_keys
+    ]
+    return replace(schema, foreign_keys=tuple(sorted(keys, key=lambda key: key.name)))
 
 
 def _placed(table: TableName, columns: list[Column], column: Column, place: str | None) -> tuple[Column, ...]:
@@ -309,6 +350,7 @@ _KINDS: Final[dict[str, type[Any]]] = {
     "modify_column": ModifyColumn,
     "change_primary_key": ChangePrimaryKey,
     "change_indexes": ChangeIndexes,
+    "change_foreign_keys": ChangeForeignKeys,
     "change_options": ChangeOptions,
 }
 _WORDS: Final = {kind: word for word, kind in _KINDS.items()}
@@ -327,7 +369,7 @@ def change_from_json(raw: dict[str, Any]) -> SchemaChange:
 def _encoded(value: Any) -> Any:
     if isinstance(value, TableName):
         return [value.database, value.table]
-    if isinstance(value, TableSchema | Column | Index):
+    if isinstance(value, TableSchema | Column | Index | ForeignKey):
         return value.to_json()
     if isinstance(value, tuple):
         return [_encoded(part) for part in value]
@@ -344,6 +386,8 @@ def _decoded(name: str, value: Any) -> Any:
             return Column.from_json(value)
         case "indexes" | "new_indexes":
             return tuple(Index.from_json(index) for index in value)
+        case "foreign_keys" | "new_foreign_keys":
+            return tuple(ForeignKey.from_json(key) for key in value)
         case "key" | "new_key":
             return tuple(value)
         case _:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from headrace.model.cascade_mode import CascadeMode
 from headrace.model.zero_dates import ZeroDates
 from headrace.retry import DEADLINE_S
 from headrace.settings.dataclass_fields import Size
@@ -78,6 +79,15 @@ class BinlogKeys:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CascadeKeys:
+    """Keys of servers with foreign keys."""
+
+    cascades: CascadeMode = CascadeMode.APPLY
+    """What to do about foreign keys that change child rows without logging it (ON DELETE or ON UPDATE with CASCADE or SET NULL): `apply`
+    the change in the sink, `ignore` it, or `halt` if there is such a key."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RelayKeys:
     """Keys of sources with a relay log."""
 
@@ -120,7 +130,7 @@ class TargetKeys:
         return self.patience or math.inf
 
 
-LOG_KEYS: Final = (StartKeys, SnapshotKeys, BinlogKeys, RelayKeys)
+LOG_KEYS: Final = (StartKeys, SnapshotKeys, BinlogKeys, CascadeKeys, RelayKeys)
 """Keys of sources that Headrace reads from a log, in contrast to topics."""
 FIXED: Final = frozenset({"columns", "exclude_columns", "zero_dates"})
 """Keys that must not change when a pipe restarts."""

@@ -11,7 +11,17 @@ from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.table_selection import Selection
 from headrace.settings.dataclass_fields import select_values
-from headrace.settings.pipe_keys import LOG_KEYS, BinlogKeys, ColumnKeys, RelayKeys, SnapshotKeys, SnapshotMode, StartKeys, TargetKeys
+from headrace.settings.pipe_keys import (
+    LOG_KEYS,
+    BinlogKeys,
+    CascadeKeys,
+    ColumnKeys,
+    RelayKeys,
+    SnapshotKeys,
+    SnapshotMode,
+    StartKeys,
+    TargetKeys,
+)
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.settings.settings_file import UserSettings
 from headrace.transforms.options import Transforms
@@ -33,7 +43,7 @@ def snapshot_mode_for(start_at: str, mode: SnapshotMode) -> SnapshotMode:
 
 
 @dataclass(frozen=True)
-class PipeSettings(StartKeys, SnapshotKeys, BinlogKeys, RelayKeys, TargetKeys):
+class PipeSettings(StartKeys, SnapshotKeys, BinlogKeys, CascadeKeys, RelayKeys, TargetKeys):
     """All settings of a pipe except its source and sink."""
 
     selection: Selection

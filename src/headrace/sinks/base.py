@@ -17,11 +17,12 @@ All kinds: a block is durable and visible to readers when `Writer.write` returns
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from headrace.model.cascades import Cascade, CascadePlan
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.schema_changes import SchemaApplier
@@ -157,6 +158,41 @@ class SkippedEventStore(Protocol):
         """Store an event: `place`, `table`, `error` and `content`. Repeatable."""
 
 
+class TextComparison(Protocol):
+    """Compares texts as the source does: 'abc' may reference 'ABC'."""
+
+    def weights(self, table: TableName, column: str, texts: Sequence[str]) -> Sequence[str]:
+        """Return a weight for each text. Texts are equal in a column of the source if their weights are."""
+
+    def folds_ascii_letters_only(self, table: TableName, column: str) -> bool:
+        """Whether two texts of printable ASCII characters are equal only if they differ in upper and lower case and in trailing spaces."""
+
+
+class CascadeStore(Protocol):
+    """Applies the effects of foreign keys on child tables, which the source does not log. Every method may be repeated."""
+
+    def find_obstacle(self, cascade: Cascade) -> str:
+        """Return why the sink cannot apply a cascade exactly; empty if it can."""
+
+    def prepare(self) -> None:
+        """Create what the plan needs, and remove what earlier plans left."""
+
+    def apply(self, floors: Mapping[TableName, int]) -> None:
+        """Apply the changes of parents that writers have logged. The writers of the batch have ended.
+
+        Rows of a table in `floors` with a lower version take no effects: a running snapshot will replace or delete them.
+        """
+
+    def clear(self) -> None:
+        """Forget the logged changes: they were applied, and no older row will be written."""
+
+    def refresh(self) -> None:
+        """Take over rows that came without logged changes: those of a snapshot."""
+
+    def drop_copies(self) -> None:
+        """Drop the copies of tables that the next statement may change. `prepare` must follow it."""
+
+
 class Writer(Protocol):
     """Writes blocks; belongs to one task."""
 
@@ -228,6 +264,16 @@ class Sink(WriterFactory, Protocol):
     def skipped_event_store(self) -> SkippedEventStore | None:
         """Return where the sink keeps skipped events; None: it keeps none."""
         return None
+
+    def cascade_store(self, plan: CascadePlan, texts: TextComparison) -> CascadeStore | None:
+        """Return the object that applies cascades; None: the sink cannot."""
+        del plan, texts
+        return None
+
+    def with_cascades(self, plan: CascadePlan) -> Self:
+        """Return the sink for tasks that log the changes of parents for `CascadeStore.apply`."""
+        del plan
+        return self
 
     def claims(self) -> ClaimStore | None:
         """Return where the sink records which pipe writes to which target; None: it records nothing."""

@@ -119,9 +119,7 @@ class Pipe:
         settings = PipeSettings(WANTED, path, name="p")
         context = PipeContext(settings, self.state, self.directory, cast(Any, self.sink), LogView())
         self.executor = IntentExecutor(context, self.snapshots, self.ask)
-        self.follower = SchemaChangeFollower(
-            history, self.executor, SchemaPolicy.from_dict(dict(pair.split("=") for pair in policy)), self.check
-        )
+        self.follower = SchemaChangeFollower(history, self.executor, SchemaPolicy.from_dict(dict(pair.split("=") for pair in policy)))
 
     def restarted(self) -> IntentExecutor:
         """The executor of a run that starts from the saved state."""
@@ -130,9 +128,6 @@ class Pipe:
     def ask(self, tables: tuple[str, ...]) -> None:
         saved = self.directory.load()
         self.done.append(("ask", tables, set() if saved is None else saved.awaiting_resync))
-
-    def check(self) -> None:
-        self.done.append(("check", sorted(name.table for name in self.state.tables)))
 
     def follow(self, statement: str, offset: int = 200, left_out: TableName | None = None) -> None:
         session = Session(sql_mode=STRICT, server_charset="utf8mb4")
@@ -280,12 +275,6 @@ def test_of_a_sink_that_appends_no_change_is_left_out(pipe: Pipe, statement: str
     assert ("prepare", table.table) in pipe.sink.asked
     pipe.follow(statement, left_out=left_out)
     assert len(pipe.done) == 1, "the table was inspected after that"
-
-
-def test_a_new_table_with_a_foreign_key_is_there_when_keys_are_checked(pipe: Pipe) -> None:
-    pipe.follow("CREATE TABLE kid (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES t (id) ON DELETE CASCADE)")
-    assert pipe.sink.done[-1] == ("prepare", "kid")
-    assert pipe.done == [("check", ["kid", "t"])]
 
 
 def test_renamed_tables_take_their_state_along(pipe: Pipe) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import TableName, TableSchema
+from headrace.model.schema import ReferentialAction, TableName, TableSchema
 from headrace.pipes.lifecycle.target_ownership import TargetOwnership
 from headrace.pipes.state.event_skips import EventSkips, Found
 from headrace.pipes.state.file_progress_store import FileProgressStore
@@ -29,6 +29,10 @@ class SinkTables:
     """Keeps progress if the sink has no progress store."""
     ownership: TargetOwnership | None = None
     """The pipe's claims on its targets; None: the sink records no claims, or the pipe writes nothing."""
+    applies_cascades: bool = False
+    """Whether the pipe applies foreign keys to child tables in the sink."""
+    cascade_parents: frozenset[TableName] = frozenset()
+    """The parents of these foreign keys."""
 
     @property
     def progress_store(self) -> ProgressStore:
@@ -136,7 +140,19 @@ class SinkTables:
         self.sink = self.sink.with_source(connector, file.rpartition(".")[0])
 
     def requirements(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, TableRequirements]:
-        return self.sink.requirements(schemas)
+        wanted = tuple(schemas)
+        needs = self.sink.requirements(wanted)
+        if not self.applies_cascades:
+            return needs
+        # A row that is read between two changes of its foreign key cannot be told from one that is read before both. The children of a
+        # table that is a parent too need each of its states.
+        exact = {
+            schema.name
+            for schema in wanted
+            for key in schema.foreign_keys
+            if key.on_update is ReferentialAction.CASCADE or (key.cascades and schema.name in self.cascade_parents)
+        }
+        return {name: replace(need, exact=True) if name in exact else need for name, need in needs.items()}
 
     def run_step(self, step: Step) -> None:
         self.sink.schema_applier().run_step(step)

@@ -9,6 +9,7 @@ from headrace.model.alter_effects import Alteration, AlteredColumn, Unchanged, a
 from headrace.model.schema import Column, TableName, TableSchema
 from headrace.model.schema_change import (
     AddColumn,
+    ChangeForeignKeys,
     ChangeIndexes,
     ChangeOptions,
     ChangePrimaryKey,
@@ -22,7 +23,7 @@ from headrace.pipes.state.pipe_state import TableState
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sources.mysql.schema.alter_effects import effect_of
 
-_ALTERATIONS = (AddColumn, DropColumn, RenameColumn, ModifyColumn, ChangePrimaryKey, ChangeIndexes, ChangeOptions)
+_ALTERATIONS = (AddColumn, DropColumn, RenameColumn, ModifyColumn, ChangePrimaryKey, ChangeIndexes, ChangeForeignKeys, ChangeOptions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ class BinlogFilesPipe(SchemaFollowingPipe):
     def _stream_runner(self, context: PipeContext[SinkTables], history: SchemaHistory) -> StreamRunner:
         settings, state, directory = self._settings, context.state, context.directory
         self._targets.write_as(state.id, settings.pipe_name)
-        follower = SchemaChangeFollower(history, self._executor(context, SnapshotLog(directory)), settings.schema_changes, None)
+        follower = SchemaChangeFollower(history, self._executor(context, SnapshotLog(directory)), settings.schema_changes)
         reporter = ProgressReporter(
             self._targets, settings.pipe_name, state.source, lambda: tuple(sorted(map(str, state.awaiting_resync))), directory.seal
         )

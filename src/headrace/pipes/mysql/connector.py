@@ -43,7 +43,7 @@ def _preflight_server(spec: PipeSpec) -> Sequence[Finding]:
     address = parse_mysql_url(spec.source)
     connection = connect(address)
     try:
-        return examine(connection, address, spec.settings.selection)
+        return examine(connection, address, spec.settings.selection, spec.settings.cascades)
     finally:
         connection.close()
 

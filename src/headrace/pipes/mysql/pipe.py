@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.pipes.lifecycle.tombstone_purger import TombstonePurger
+from headrace.pipes.mysql.cascade_runner import CascadeRunner
 from headrace.pipes.mysql.resync_runner import ResyncRunner
 from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
 from headrace.pipes.mysql.snapshot_runner import SnapshotRunner
@@ -33,8 +34,9 @@ from headrace.retry import retrying
 from headrace.runtime.interface import BatchStream, Runtime, RuntimeSession
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import Sink
-from headrace.sources.mysql.preflight.required import ServerIdentity, check_server, check_tables
+from headrace.sources.mysql.preflight.required import ServerIdentity, check_server
 from headrace.sources.mysql.segments.segment_access import SegmentAccess
+from headrace.sources.mysql.server.collations import SourceCollations
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import MySQLSource
@@ -57,6 +59,7 @@ class MySQLPipe(SchemaFollowingPipe):
             started = self._startup(directory, connection).open(server, record)
             self._targets.read_from(server.flavour, started.target.file)
             runners = self._assemble(directory, started)
+            runners.cascades.find({name: table.schema for name, table in started.state.tables.items()}, runners.stream.reached)
             if started.is_new:
                 # Refuse what the sink cannot hold before a state exists.
                 runners.snapshots.prepare()
@@ -90,12 +93,16 @@ class MySQLPipe(SchemaFollowingPipe):
         self._own_targets(directory, started.state)
         snapshots = TableSnapshots(context, SnapshotLog(directory))
         executor = self._executor(context, snapshots.log)
-        check = functools.partial(self._check_tables, started.state)
-        follower = SchemaChangeFollower(started.history, executor, settings.schema_changes, check)
+        follower = SchemaChangeFollower(started.history, executor, settings.schema_changes)
         reporter = ProgressReporter(self._targets, settings.pipe_name, str(self._address), lambda: snapshots.incomplete, directory.seal)
         skips = self._targets.skips(directory.path, settings.pipe_name, settings.transforms)
-        stream = StreamRunner(self._address, context, follower, reporter, skips)
-        snapshot_runner = SnapshotRunner(self._address, context, snapshots, stream.snapshot_task, lambda: stream.written)
+        cascades = CascadeRunner(
+            context, not started.logs_cascades, SourceCollations(self._address), lambda: snapshots.incomplete, snapshots.stale_versions
+        )
+        stream = StreamRunner(self._address, context, follower, reporter, skips, cascades)
+        snapshot_runner = SnapshotRunner(
+            self._address, context, snapshots, stream.snapshot_task, lambda: stream.written, stream.settle_cascades
+        )
         resyncs = ResyncRunner(stream, snapshot_runner)
         purger = TombstonePurger(
             self._targets,
@@ -103,11 +110,7 @@ class MySQLPipe(SchemaFollowingPipe):
             lambda: [context.sink_schema(table.schema) for table in list(context.state.tables.values())],
             lambda: snapshots.is_complete and resyncs.is_idle and not context.state.awaiting_resync,
         )
-        return _Runners(stream, snapshot_runner, resyncs, purger)
-
-    def _check_tables(self, state: PipeState) -> None:
-        with closing(retrying(lambda: connect(self._address))) as connection:
-            check_tables(connection, self._address, list(state.tables))
+        return _Runners(stream, snapshot_runner, resyncs, purger, cascades)
 
     def _run_snapshots(self, session: RuntimeSession, runners: _Runners) -> None:
         rows = runners.snapshots.snapshots.log.rows
@@ -167,6 +170,7 @@ class _Runners:
     snapshots: SnapshotRunner
     resyncs: ResyncRunner
     purger: TombstonePurger
+    cascades: CascadeRunner
 
     def is_finished(self, target: BinlogPosition) -> bool:
         """Whether a `--once` run has reached its target."""

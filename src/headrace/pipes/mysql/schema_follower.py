@@ -8,7 +8,6 @@ harmless: a table that was altered has a captured position after it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from headrace.errors import DefiniteError
@@ -37,8 +36,6 @@ class SchemaChangeFollower:
     history: SchemaHistory
     executor: IntentExecutor
     policy: SchemaPolicy
-    check: Callable[[], None] | None
-    """Raises if the server does not log all changes of the tables."""
 
     def apply(self, query: Query, position: BinlogPosition, left_out: TableName | None = None) -> None:
         """Apply the statement's effect to the sink; raise `DefiniteError` if that is not possible.
@@ -50,9 +47,6 @@ class SchemaChangeFollower:
             made = frozenset({left_out})
             followed = replace(followed, outcome=OutcomeKind.RESYNC, arrived=followed.arrived | made, emptied=followed.emptied - made)
         self._do(followed)
-        if self.check is not None and "references" in query.statement.lower():
-            # A foreign key may change rows without logging them.
-            self.check()
 
     def skip(self, query: Query, position: BinlogPosition, left_out: TableName | None = None) -> None:
         """Skip a statement: targets stay unchanged, and a table whose rows would be wrong without it is read again."""

@@ -75,6 +75,8 @@ class SnapshotRunner:
     """Returns a task that reads these tables."""
     written: Callable[[], BinlogPosition]
     """Returns the position up to which the stream may have written."""
+    settle: Callable[[], None]
+    """Applies to the rows that were read what the stream has kept for them. The stream is paused."""
 
     def plan(self, connection: Connection[Any]) -> None:
         """Plan the snapshots that are not planned yet, and create or complete the target tables."""
@@ -185,6 +187,9 @@ class SnapshotRunner:
             # No statement may alter the table between the check and the deletion.
             with pause():
                 self._delete_stale(name)
+        if pending:
+            with pause():
+                self.settle()
         if not self.context.state.uncheckpointed_gtids:
             with closing(retrying(lambda: connect(self.address))) as connection, pause():
                 store_snapshot_gtids(connection, self.address, self.context.directory, self.context.state)

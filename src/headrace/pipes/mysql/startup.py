@@ -9,12 +9,13 @@ import functools
 import glob
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
+from headrace.model.cascade_mode import CascadeMode
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
 from headrace.model.table_selection import Selection
@@ -56,6 +57,8 @@ class StartedPipe:
     target: BinlogPosition
     """The end of the log at startup; `--once` stops there."""
     is_new: bool
+    logs_cascades: bool
+    """Whether the server logs the rows that a foreign key changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class PipeStartup:
 
     def open(self, server: ServerIdentity, record: SinkRecord) -> StartedPipe:
         """Load or create the state and the schema history. `record` is the sink's record of the state."""
+        self.targets.applies_cascades = not server.logs_cascades and self.settings.cascades is CascadeMode.APPLY
         state = self.directory.load()
         new, everything = state is None, None
         if state is None:
@@ -81,7 +85,9 @@ class PipeStartup:
             is_old = is_older_than_sink(self.directory, state, record)
             everything = self._resume_log(state, server)
             self._request_resyncs(state, is_old=is_old)
-        dialect = Dialect.of(server.version, folds_case=server.folds_case, in_utc=server.in_utc)
+        known = Dialect.of(server.version, folds_case=server.folds_case, in_utc=server.in_utc)
+        # The stream checks and applies them (see `cascade_runner`).
+        dialect = replace(known, applies_cascades=True)
         history = SchemaHistory(functools.partial(state.is_selected, self.settings.selection), dialect, self.directory.history)
         if new:
             self._begin(state, history, server)
@@ -97,7 +103,7 @@ class PipeStartup:
         warn_of_unmatched(settings_in(state, str(self.settings.state)).sink, state.tables)
         self._check_transforms(state, is_new=new)
         check_tables(self.connection, self.address, state.tables)
-        return StartedPipe(state, history, log_end(self.connection, self.address, state.epoch), new)
+        return StartedPipe(state, history, log_end(self.connection, self.address, state.epoch), new, server.logs_cascades)
 
     def _resume_log(self, state: PipeState, server: ServerIdentity) -> SchemaCatalog | None:
         """Resume in the server's log, or start in its new log if a resync request asks for that."""

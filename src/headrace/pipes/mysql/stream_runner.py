@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from headrace.errors import DefiniteError
+from headrace.model.cascades import CascadePlan
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.lifecycle.context import PipeContext
@@ -17,6 +18,7 @@ from headrace.pipes.lifecycle.lag import Pending
 from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.sink_schema import hidden_in, read_as, transformer_for
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
+from headrace.pipes.mysql.cascade_runner import CascadeRunner
 from headrace.pipes.mysql.failover import committed_position, written_position
 from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
 from headrace.pipes.state.event_skips import EventSkips
@@ -47,6 +49,8 @@ class StreamRunner:
     follower: SchemaChangeFollower
     reporter: ProgressReporter
     skips: EventSkips
+    cascades: CascadeRunner | None = None
+    """Applies foreign keys to child tables; None for binlog files."""
     reached: BinlogPosition = field(init=False)
     planned: BinlogPosition = field(init=False)
     """The position up to which an earlier run may have written."""
@@ -105,7 +109,16 @@ class StreamRunner:
         self.skips.drop_passed(lambda place: is_passed(place, self.reached))
         defined = self.follower.history.as_of(self.reached)
         schemas = {name: self._defined(name, defined) for name in self.context.state.tables}
-        return self._task_for(schemas, repeats=self.reached < self.planned)
+        repeats = self.reached < self.planned
+        cascades = self.cascades.begin(schemas, self.reached, is_committed=not repeats) if self.cascades is not None else None
+        return self._task_for(schemas, cascades, repeats=repeats)
+
+    def settle_cascades(self) -> None:
+        """Apply the kept changes of parents to rows that were read since. If a batch is to be repeated, that follows the batch."""
+        if self.cascades is not None and not self.reached < self.planned:
+            schemas = {name: table.schema for name, table in self.context.state.tables.items()}
+            self.cascades.begin(schemas, self.reached, is_committed=True)
+            self.cascades.rows_were_read()
 
     def _apply_statement(self, query: Query, position: BinlogPosition, left_out: TableName | None) -> None:
         """Apply a statement to the sink, or skip it if the user asked for that."""
@@ -124,8 +137,9 @@ class StreamRunner:
         looked_at_later = BinlogPosition.from_json(table.captured_at) > self.reached
         return table.schema if looked_at_later or name not in defined.tables else defined.tables[name]
 
-    def _task_for(self, schemas: dict[TableName, TableSchema], *, repeats: bool = False) -> Task:
+    def _task_for(self, schemas: dict[TableName, TableSchema], cascades: CascadePlan | None = None, *, repeats: bool = False) -> Task:
         """Return a task that reads these tables. `repeats`: an earlier run may have written some of its blocks."""
+        logged = cascades.logged if cascades is not None else {}
         state = self.context.state
         # Nothing is read for waiting tables: their targets may not have their columns.
         schemas = {name: schema for name, schema in schemas.items() if name not in state.awaiting_resync}
@@ -142,6 +156,9 @@ class StreamRunner:
         plans = {name: TableReadPlan(None, skip_before=start) for name, start in starts.items()}
         for name, need in needs.items():
             schema, key = read_as(schemas[name], self.context.settings), transform_plans[name].moving(need.key_columns)
+            if key:
+                # Without a key every update comes with its before image.
+                key = tuple(dict.fromkeys((*key, *logged.get(name, ()))))
             plans[name] = TableReadPlan(schema, key, starts.get(name), ordered=need.ordered, exact=need.exact)
         reader = MySQLReader(
             self.address,
@@ -150,6 +167,7 @@ class StreamRunner:
             ReadOptions(
                 zero_dates=self.context.settings.zero_dates,
                 transactions=any(need.transactions for need in needs.values()),
+                foreign_key_checks=frozenset(logged),
                 projection=state.projection(self.context.settings.projection),
             ),
             state.epoch,
@@ -158,6 +176,8 @@ class StreamRunner:
         )
         retry = functools.partial(retrying, deadline_s=self.context.settings.retry_timeout_s)
         sink = self.context.targets.sink.with_tables(written)
+        if cascades:
+            sink = sink.with_cascades(cascades)
         return Task(
             reader, sink.for_replay() if repeats else sink, retry, transformer_for(self.context.settings, transform_plans.values(), needs)
         )
@@ -180,7 +200,11 @@ class StreamRunner:
                     assert_never(report)
         self.skips.record_skipped(skipped)
         if ends:
+            if self.cascades is not None:
+                self.cascades.apply()
             self.context.targets.commit_batch(BatchCommit(str(max(ends)), max(ends).version))
+        if statements and self.cascades is not None:
+            self.cascades.before_statement()
         for split in statements:
             self._apply_statement(Query.from_json(split.query), BinlogPosition.from_json(split.offset), split.created_with_rows)
         # A resync recreates a target without a statement.

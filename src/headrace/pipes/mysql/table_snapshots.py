@@ -14,6 +14,7 @@ from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.state.pipe_state import SnapshotLog, TableSnapshot
 from headrace.pipes.state.resync_requests import pending_requests
+from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk
 
 
@@ -39,6 +40,14 @@ class TableSnapshots:
         globs = [table for request in pending_requests(self.context.directory) for table in request.tables]
         requested, named = Selection(tuple(globs)), {table for table in globs if not glob.has_magic(table)}
         return named | {str(name) for name in list(self.context.state.tables) if globs and requested(name)}
+
+    def stale_versions(self) -> dict[TableName, int]:
+        """The versions below which rows of incomplete tables are stale: they are read again, or deleted at the end."""
+        return {
+            name: BinlogPosition.from_json(one.stale_before).version
+            for name, one in self.current()
+            if not one.complete and one.stale_before is not None
+        }
 
     def current(self) -> list[tuple[TableName, TableSnapshot]]:
         """The current snapshots of replicated tables."""

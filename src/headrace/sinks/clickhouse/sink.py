@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from headrace.model.cascades import CascadePlan
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.base import Sink, TableRequirements
+from headrace.sinks.base import Sink, TableRequirements, TextComparison
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
 from headrace.sinks.clickhouse.bookkeeping.progress_store import ClickHouseProgressStore
 from headrace.sinks.clickhouse.bookkeeping.target_claims import ClickHouseTargetClaims
+from headrace.sinks.clickhouse.cascades.store import ClickHouseCascadeStore
 from headrace.sinks.clickhouse.dead_letters.dead_letters import check_dead_letter_options, supersede_dead_letters
 from headrace.sinks.clickhouse.dead_letters.skipped_events import ClickHouseSkippedEventStore
 from headrace.sinks.clickhouse.maintenance.replicas import sync_replica
@@ -95,6 +97,8 @@ class ClickHouseSink(Sink):
     """The tables that tasks write."""
     by_images: bool = False
     """Whether blocks have no stable bounds (see `write.dedup_check`)."""
+    cascades: CascadePlan | None = None
+    """The cascades whose parents' changes tasks log."""
 
     @classmethod
     def from_url(cls, url: str) -> ClickHouseSink:
@@ -184,7 +188,14 @@ class ClickHouseSink(Sink):
             label=self.label,
             on_rejected=on_rejected,
             by_images=self.by_images,
+            cascades=self.cascades,
         )
+
+    def cascade_store(self, plan: CascadePlan, texts: TextComparison) -> ClickHouseCascadeStore:
+        return ClickHouseCascadeStore(self._scope, plan, self.pipe, texts)
+
+    def with_cascades(self, plan: CascadePlan) -> Self:
+        return replace(self, cascades=plan or None)
 
     def reader(self) -> ClickHouseReader:
         return ClickHouseReader(self._scope)

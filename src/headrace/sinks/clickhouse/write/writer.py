@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.errors import DefiniteError
+from headrace.model.cascades import CascadePlan
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
@@ -45,6 +46,7 @@ from headrace.sinks.clickhouse.write.block_encoder import BlockEncoder
 from headrace.sinks.clickhouse.write.dedup_check import DedupChecker, dedup_token
 from headrace.sinks.clickhouse.write.dedup_window import DedupWindow
 from headrace.sinks.clickhouse.write.delete_filter import drop_deletions
+from headrace.sinks.clickhouse.write.key_log_writer import KeyLogWriter
 from headrace.sinks.clickhouse.write.rejected_deletes import storable_deletion
 
 log = logging.getLogger("headrace")
@@ -88,10 +90,12 @@ class ClickHouseWriter:
         label: str = "",
         on_rejected: OnRejected | None = None,
         by_images: bool = False,
+        cascades: CascadePlan | None = None,
     ) -> None:
         """`pipe` is part of the deduplication tokens, `label` is its display name. `again`: an earlier run may have stored blocks of
         this batch. `tables`: tables to resolve in one query. `on_rejected` handles rejected rows instead of the tables' options.
-        `by_images`: blocks have no stable bounds, so the stored images of a history decide what is missing."""
+        `by_images`: blocks have no stable bounds, so the stored images of a history decide what is missing. `cascades`: changes of their
+        parents are also written to key logs."""
         self._by_images = by_images
         self._scope, self._target, self._pipe, self._again, self._label = scope, scope.target, pipe, again, label
         self._tables, self._on_rejected = tables, on_rejected
@@ -103,6 +107,7 @@ class ClickHouseWriter:
         self._named: dict[TableSchema, _Dedup] = {}
         self._rejected_count = 0
         self._closed = False
+        self._key_logs = None if cascades is None else KeyLogWriter(scope, cascades, pipe)
 
     def write(self, block: ChangeBlock) -> None:
         """Write the block durably; it is visible when this returns."""
@@ -110,6 +115,8 @@ class ClickHouseWriter:
             raise DefiniteError("the writer is closed", place=str(self._target), hint="this is a defect of the caller; please report it")
         if not block.rows:
             return
+        if self._key_logs is not None:
+            self._key_logs.write(block)
         connection = self._connected()
         route = self._route(block.schema, connection)
         written = drop_deletions(route.target_table, block) if route.target_table.ignores_deletes else block

@@ -16,6 +16,7 @@ from headrace.sources.mysql.ddl.ast import (
     ConvertTo,
     DisturbRows,
     DropColumnClause,
+    DropForeignKey,
     DropKey,
     KeyText,
     OptionsText,
@@ -146,7 +147,10 @@ def _drop(cursor: DdlCursor) -> list[Clause]:
     if cursor.accept_any("INDEX", "KEY"):
         if_exists = cursor.if_exists()
         return [DropKey(cursor.name(), if_exists)]
-    if cursor.accept("FOREIGN", "KEY") or cursor.accept("CHECK"):
+    if cursor.accept("FOREIGN", "KEY"):
+        if_exists = cursor.if_exists()
+        return [DropForeignKey(cursor.name(), if_exists)]
+    if cursor.accept("CHECK"):
         cursor.if_exists()
         cursor.name()
         return []

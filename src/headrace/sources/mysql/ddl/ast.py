@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
-from headrace.model.schema import TableName
+from headrace.model.schema import ReferentialAction, TableName
 
 PRIMARY: Final = "PRIMARY"
 """The name of every primary key."""
@@ -61,16 +61,33 @@ class ColumnText:
     comment: str = ""
     primary: bool = False
     unique: bool = False
-    foreign: bool = False
-    cascades: bool = False
+    references: ReferencesText | None = None
+    """A foreign key; None: there is none, or the server ignores it."""
 
     @property
     def keys(self) -> tuple[KeyText, ...]:
         """The indexes that its own attributes define."""
         primary = (KeyText("primary", PRIMARY, (self.name,), (0,)),) if self.primary else ()
         unique = (KeyText("unique", "", (self.name,), (0,)),) if self.unique or self.type.serial else ()
-        foreign = (KeyText("foreign", "", (self.name,), (0,), cascades=self.cascades),) if self.foreign else ()
+        foreign = (KeyText("foreign", "", (self.name,), (0,), references=self.references),) if self.references is not None else ()
         return primary + unique + foreign
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencesText:
+    """The REFERENCES clause of a foreign key."""
+
+    parent: TableName
+    """Without a database: in the database of the child."""
+    columns: tuple[str, ...] = ()
+    """Empty: the primary key (MariaDB)."""
+    on_delete: ReferentialAction = ReferentialAction.NONE
+    on_update: ReferentialAction = ReferentialAction.NONE
+
+    @property
+    def cascades(self) -> bool:
+        """Whether a change of the parent changes child rows."""
+        return not self.on_delete is self.on_update is ReferentialAction.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +102,10 @@ class KeyText:
     """Per column, the number of indexed characters; 0 for the whole column."""
     if_not_exists: bool = False
     or_replace: bool = False
-    cascades: bool = False
-    """Whether it is a foreign key that changes or deletes rows of its own table."""
+    references: ReferencesText | None = None
+    """Of a foreign key."""
+    constraint: str = ""
+    """The name of a foreign key, which may differ from that of its index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +176,12 @@ class DropKey:
 
 
 @dataclass(frozen=True, slots=True)
+class DropForeignKey:
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RenameKey:
     name: str
     new_name: str
@@ -204,6 +229,7 @@ Clause: TypeAlias = (
     | AlterColumn
     | AddKey
     | DropKey
+    | DropForeignKey
     | RenameKey
     | RenameTo
     | SetOptions

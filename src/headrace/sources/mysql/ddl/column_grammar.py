@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from headrace.sources.mysql.ddl.ast import ColumnText, DefaultForm, DefaultText, TypeText
+from headrace.model.schema import ReferentialAction
+from headrace.sources.mysql.ddl.ast import ColumnText, DefaultForm, DefaultText, ReferencesText, TypeText
 from headrace.sources.mysql.ddl.dialect import ORACLE, REAL_AS_FLOAT
 from headrace.sources.mysql.ddl.lexer import DdlTokenKind
 from headrace.sources.mysql.ddl.token_cursor import DdlCursor
@@ -239,7 +240,8 @@ def _rarer_attribute(cursor: DdlCursor, column: ColumnText) -> ColumnText:
         return column
     if cursor.accept("REFERENCES"):
         counts = cursor.dialect.version >= _REFERENCES_COUNT[cursor.dialect.mariadb]
-        return replace(column, foreign=counts, cascades=parse_references(cursor))
+        references = parse_references(cursor)
+        return replace(column, references=references) if counts else column
     if cursor.accept_any("WITH", "WITHOUT"):
         cursor.expect("SYSTEM", "VERSIONING")
         return column
@@ -275,22 +277,36 @@ def skip_enforced(cursor: DdlCursor) -> None:
     cursor.accept("ENFORCED") or cursor.accept("NOT", "ENFORCED")
 
 
-def parse_references(cursor: DdlCursor) -> bool:
-    """Skip a REFERENCES clause; return whether its actions change rows of the referencing table."""
-    cascades = False
-    cursor.table()
-    if cursor.sees("("):
-        cursor.skip_parentheses()
+def parse_references(cursor: DdlCursor) -> ReferencesText:
+    """Parse a REFERENCES clause, after its first word."""
+    found = ReferencesText(cursor.table(default_database=""))
+    if cursor.accept_sign("("):
+        columns = [cursor.name()]
+        while cursor.accept_sign(","):
+            columns.append(cursor.name())
+        cursor.expect_sign(")")
+        found = replace(found, columns=tuple(columns))
     while True:
         if cursor.accept("MATCH"):
             cursor.next()
-        elif cursor.accept("ON", "DELETE") or cursor.accept("ON", "UPDATE"):
-            if cursor.accept("CASCADE") or cursor.accept("SET", "NULL") or cursor.accept("SET", "DEFAULT"):
-                cascades = True
-            elif not cursor.accept("NO", "ACTION"):
-                cursor.next()
+        elif cursor.accept("ON", "DELETE"):
+            found = replace(found, on_delete=_parse_action(cursor))
+        elif cursor.accept("ON", "UPDATE"):
+            found = replace(found, on_update=_parse_action(cursor))
         else:
-            return cascades
+            return found
+
+
+def _parse_action(cursor: DdlCursor) -> ReferentialAction:
+    if cursor.accept("CASCADE"):
+        return ReferentialAction.CASCADE
+    if cursor.accept("SET", "NULL"):
+        return ReferentialAction.SET_NULL
+    if cursor.accept("SET", "DEFAULT"):
+        return ReferentialAction.SET_DEFAULT
+    if not cursor.accept("NO", "ACTION"):
+        cursor.expect("RESTRICT")
+    return ReferentialAction.NONE
 
 
 _OPERATORS: Final = frozenset("+-*/%|&^<>=!~")

@@ -23,6 +23,8 @@ class Dialect:
     folds_case: bool = False
     in_utc: bool = False
     """Whether the time zone SYSTEM is UTC. Log files do not contain it; their readers assume it."""
+    applies_cascades: bool = False
+    """Whether the reader handles foreign keys that change rows without row events."""
 
     @classmethod
     def of(cls, server_version: str, *, folds_case: bool = False, in_utc: bool = False) -> Dialect:

@@ -107,7 +107,7 @@ def _foreign(cursor: DdlCursor, constraint: str) -> KeyText:
     name = "" if cursor.sees("(") else cursor.name()
     key = parse_parts(cursor, KeyText("foreign", constraint or name, (), if_not_exists=if_not_exists))
     cursor.expect("REFERENCES")
-    return replace(key, cascades=parse_references(cursor))
+    return replace(key, constraint=constraint, references=parse_references(cursor))
 
 
 def parse_create_index(cursor: DdlCursor, *, or_replace: bool) -> KeyText | None:

@@ -171,7 +171,9 @@ class _Interpreter:
         MySQL logs such changes since 9.6.
         """
         logs = not self.setting.dialect.mariadb and self.setting.dialect.version >= _LOGS_CASCADES
-        return not logs and any(key.cascades for key in keys)
+        if logs or self.setting.dialect.applies_cascades:
+            return False
+        return any(key.references is not None and key.references.cascades for key in keys)
 
     def moves_times(self, schema: TableSchema) -> bool:
         """Whether an ALTER may have changed values of TIMESTAMP columns, whatever else it did.
@@ -207,7 +209,8 @@ class _Interpreter:
             if model is None:
                 self.lose(name, f"it was made like {found.like}, which is not known")
             else:
-                self.take(CreateTable(replace(model, name=name)))
+                # Foreign keys are not copied.
+                self.take(CreateTable(replace(model, name=name, foreign_keys=())))
             return
         if found.selects or found.versioned or not found.columns:
             self.lose(name, "its columns come from a SELECT" if found.selects else "it is system versioned")

@@ -9,6 +9,7 @@ from headrace.model.schema import TableSchema
 from headrace.model.schema_change import (
     FIRST,
     AddColumn,
+    ChangeForeignKeys,
     ChangeIndexes,
     ChangeOptions,
     ChangePrimaryKey,
@@ -46,6 +47,8 @@ def changes_between(before: TableSchema, after: TableSchema, origins: Mapping[st
         steps.take(ChangePrimaryKey(name, steps.schema.primary_key, after.primary_key))
     if steps.schema.indexes != after.indexes:
         steps.take(ChangeIndexes(name, steps.schema.indexes, after.indexes))
+    if steps.schema.foreign_keys != after.foreign_keys:
+        steps.take(ChangeForeignKeys(name, steps.schema.foreign_keys, after.foreign_keys))
     if (steps.schema.charset, steps.schema.comment) != (after.charset, after.comment):
         steps.take(ChangeOptions(name, after.charset, after.comment))
     assert steps.schema == after

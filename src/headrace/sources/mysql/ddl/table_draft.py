@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.model.column_types import ValueForm
-from headrace.model.schema import Column, Index, TableName, TableSchema
+from headrace.model.schema import Column, ForeignKey, Index, TableName, TableSchema
 from headrace.model.schema_change import FIRST
 from headrace.sources.mysql.ddl.ast import (
     PRIMARY,
@@ -26,9 +26,11 @@ from headrace.sources.mysql.ddl.ast import (
     DefaultForm,
     DefaultText,
     DropColumnClause,
+    DropForeignKey,
     DropKey,
     KeyText,
     OptionsText,
+    ReferencesText,
     RenameColumnClause,
     RenameKey,
     SetOptions,
@@ -84,6 +86,7 @@ class Draft:
             Key(index.name, index.columns, index.unique, index.whole or not geometries.isdisjoint(index.columns))
             for index in schema.indexes
         ]
+        self.foreign_keys = list(schema.foreign_keys)
         self.charset, self.comment = schema.charset, schema.comment
         self._setting = setting
         self._plain: set[str] = set()
@@ -105,7 +108,9 @@ class Draft:
         indexes = tuple(
             Index(key.name, key.columns, key.unique, key.whole and partial.isdisjoint(key.columns)) for key in keys if key.name != PRIMARY
         )
-        return TableSchema(self.name, columns, primary, indexes, self.charset, self.comment)
+        foreign_keys = [replace(key, columns=tuple(spelled[part.lower()] for part in key.columns)) for key in self.foreign_keys]
+        foreign_keys.sort(key=lambda key: key.name)
+        return TableSchema(self.name, columns, primary, indexes, self.charset, self.comment, tuple(foreign_keys))
 
     @property
     def origins(self) -> dict[str, str | None]:
@@ -157,6 +162,7 @@ class Draft:
         """Return the clauses without those that IF EXISTS or IF NOT EXISTS disable."""
         present = {one.column.name.lower() for one in self.columns}
         keys = {key.name.lower() for key in self.keys}
+        foreign_keys = {key.name.lower() for key in self.foreign_keys}
         for clause in clauses:
             match clause:
                 case AddColumns(columns, _, _, True):
@@ -185,6 +191,13 @@ class Draft:
                 case DropKey(name, True, _) | RenameKey(name, _, True):
                     if name.lower() in keys:
                         yield clause
+                case DropForeignKey(name, True):
+                    if name.lower() in foreign_keys:
+                        yield clause
+                case AddKey(KeyText(kind="foreign", if_not_exists=True) as key):
+                    if _key_name(key).lower() not in foreign_keys:
+                        foreign_keys.add(_key_name(key).lower())
+                        yield clause
                 case AddKey(KeyText(if_not_exists=True) as key):
                     if _key_name(key).lower() not in keys:
                         keys.add(_key_name(key).lower())
@@ -200,6 +213,7 @@ class Draft:
                 found = self._find(clause.name)
                 self.columns = [one for one in self.columns if one is not found]
                 name = found.column.name
+                self.foreign_keys = [key for key in self.foreign_keys if name not in key.columns]
                 if name.lower() in again:
                     continue
                 trimmed = [replace(key, columns=tuple(part for part in key.columns if part != name)) for key in self.keys]
@@ -209,6 +223,15 @@ class Draft:
 
     def _drop_keys(self, clauses: tuple[Clause, ...]) -> None:
         for clause in clauses:
+            if isinstance(clause, DropForeignKey) or (isinstance(clause, DropKey) and clause.constraint):
+                kept = [key for key in self.foreign_keys if key.name.lower() != clause.name.lower()]
+                if len(kept) < len(self.foreign_keys):
+                    # Its index stays.
+                    self.foreign_keys = kept
+                    continue
+                if isinstance(clause, DropForeignKey) and self.foreign_keys:
+                    # States of release 0.9 contain no foreign keys.
+                    raise ClauseMismatch(f"it has no foreign key {clause.name}")
             if isinstance(clause, DropKey):
                 remaining = [key for key in self.keys if key.name.lower() != clause.name.lower()]
                 if len(remaining) == len(self.keys) and not clause.constraint:
@@ -266,6 +289,7 @@ class Draft:
 
     def _rename_in_keys(self, renamed: dict[str, str]) -> None:
         self.keys = [replace(key, columns=tuple(renamed.get(part, part) for part in key.columns)) for key in self.keys]
+        self.foreign_keys = [replace(key, columns=tuple(renamed.get(part, part) for part in key.columns)) for key in self.foreign_keys]
 
     def _adjust(self, clauses: tuple[Clause, ...]) -> None:
         """Apply ALTER COLUMN, which names columns as they were before the statement."""
@@ -345,6 +369,23 @@ class Draft:
         whole = not hidden and text.kind != "spatial" and not any(map(self._is_prefix, columns, text.prefixes))
         unique = text.kind in ("primary", "unique")
         self.keys.append(Key(name, columns, unique, whole, generated=text.kind == "foreign", hidden=hidden))
+        if text.references is not None:
+            self._add_foreign_key(text.constraint, columns, text.references)
+
+    def _add_foreign_key(self, name: str, columns: tuple[str, ...], references: ReferencesText) -> None:
+        if not references.columns:
+            raise ClauseMismatch("a foreign key names no columns of its parent")
+        parent = references.parent if references.parent.database else TableName(self.name.database, references.parent.table)
+        name = name or self._free_constraint_name()
+        if any(key.name.lower() == name.lower() for key in self.foreign_keys):
+            raise ClauseMismatch(f"it has a foreign key {name} already")
+        self.foreign_keys.append(ForeignKey(name, columns, parent, references.columns, references.on_delete, references.on_update))
+
+    def _free_constraint_name(self) -> str:
+        """Return the name that the server gives to an unnamed foreign key."""
+        prefix = f"{self.name.table}_ibfk_"
+        numbers = [key.name.removeprefix(prefix) for key in self.foreign_keys if key.name.startswith(prefix)]
+        return f"{prefix}{max((int(number) for number in numbers if number.isdecimal()), default=0) + 1}"
 
     def _is_prefix(self, name: str, prefix: int) -> bool:
         length = string_length(self._find(name).column)

@@ -92,12 +92,12 @@ class DdlCursor:
             return self.next().text
         return self.name()
 
-    def table(self) -> TableName:
-        """Parse a table's name; the session's database is the default."""
+    def table(self, default_database: str | None = None) -> TableName:
+        """Parse a table's name; the session's database is the default, unless another one is given."""
         self.accept_sign(".")
         first = self.name()
         if not self.accept_sign("."):
-            return self._folded(self.database, first)
+            return self._folded(self.database if default_database is None else default_database, first)
         return self._folded(first, self.name())
 
     def database_name(self) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from headrace.errors import DefiniteError
+from headrace.model.cascade_mode import CascadeMode
 from headrace.model.table_selection import Selection, is_pattern
-from headrace.sources.mysql.preflight.server_facts import Check, ServerFacts, TableFacts, refusal, try_replication
+from headrace.sources.mysql.preflight.server_facts import CascadeFacts, Check, ServerFacts, TableFacts, refusal, try_replication
 from headrace.sources.mysql.preflight.tested_versions import check_version
 from headrace.sources.mysql.server.tls import default_tls
 from headrace.sources.preflight import Finding, failure, ok, warning
@@ -272,7 +273,7 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def check_selection(facts: ServerFacts, tables: list[TableFacts], selection: Selection) -> Iterator[Finding]:
+def check_selection(facts: ServerFacts, tables: list[TableFacts], selection: Selection, cascades: CascadeMode) -> Iterator[Finding]:
     """Check the selected tables. Tables that a pattern matches may be created later; tables that are named must exist."""
     repair = f"check --tables and the database; GRANT SELECT ON *.* TO {facts.account}"
     if not tables and facts.lacks_database(selection):
@@ -288,7 +289,7 @@ def check_selection(facts: ServerFacts, tables: list[TableFacts], selection: Sel
     yield from check_hidden_databases(facts, {table.name.database for table in tables})
     for table in tables:
         yield from _check_select(facts, table)
-        yield from check_cascades_of(facts, table)
+        yield from report_cascades(facts, table, selection, cascades)
         if not table.keyed:
             meaning = f"table {table.name} has no key: rows are identified by all their columns, which costs more"
             yield warning(f"key of {table.name}", "none", meaning, f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (...)")
@@ -327,10 +328,36 @@ def check_cascades_of(facts: ServerFacts, table: TableFacts) -> Iterator[Finding
     """Check foreign keys that change the table: InnoDB executes them without logging (MySQL logs them from 9.6 on), so the copy would
     diverge.
     """
-    if not table.cascades or (not facts.mariadb and facts.variable("innodb_native_foreign_keys").upper() in ("OFF", "0", "FALSE")):
+    if not table.cascades or facts.logs_cascades:
         return
-    for constraint in table.cascades:
-        meaning = f"table {table.name} is changed by the foreign key {constraint}, and {facts.product} does not log such changes"
-        native = "innodb_native_foreign_keys" in facts.variables
-        other = "set innodb_native_foreign_keys = OFF in the server's configuration and restart it" if native else "make the key RESTRICT"
-        yield failure(f"foreign key of {table.name}", constraint, meaning, f"{other}, or leave the table out with --exclude")
+    for cascade in table.cascades:
+        meaning = f"table {table.name} is changed by the foreign key {cascade.constraint}, and {facts.product} does not log such changes"
+        repair = f"{_cascade_repair(facts)}, or leave the table out with --exclude"
+        yield failure(f"foreign key of {table.name}", cascade.constraint, meaning, repair)
+
+
+def report_cascades(facts: ServerFacts, table: TableFacts, selection: Selection, mode: CascadeMode) -> Iterator[Finding]:
+    """Report what a pipe does about foreign keys that change the table without logging it."""
+    if mode is CascadeMode.HALT:
+        yield from check_cascades_of(facts, table)
+    elif not facts.logs_cascades:
+        for cascade in table.cascades:
+            yield _report_cascade(facts, table, cascade, selection, mode)
+
+
+def _report_cascade(facts: ServerFacts, table: TableFacts, cascade: CascadeFacts, selection: Selection, mode: CascadeMode) -> Finding:
+    name, unlogged = f"foreign key of {table.name}", f"{facts.product} does not log the rows of {table.name} that it changes"
+    if mode is CascadeMode.IGNORE:
+        return warning(name, cascade.constraint, f'{unlogged}, and cascades = "ignore" leaves them as they are', 'set cascades = "apply"')
+    if not selection(cascade.parent):
+        why, repair = f"its parent {cascade.parent} is not selected", f"select {cascade.parent} too"
+    elif not table.keyed:
+        why, repair = "the table has no key", f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (...)"
+    else:
+        return ok(name, cascade.constraint, f"{unlogged}; Headrace applies it in ClickHouse")
+    return failure(name, cascade.constraint, f"{unlogged}, and Headrace cannot apply it: {why}", f"{repair}, or {_cascade_repair(facts)}")
+
+
+def _cascade_repair(facts: ServerFacts) -> str:
+    native = "innodb_native_foreign_keys" in facts.variables
+    return "set innodb_native_foreign_keys = OFF in the server's configuration and restart it" if native else "make the key RESTRICT"

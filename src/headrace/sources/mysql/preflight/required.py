@@ -29,6 +29,8 @@ class ServerIdentity:
     """Whether the server stores table names in lower case, whatever a statement writes."""
     in_utc: bool = False
     """Whether the system time zone of the server is UTC."""
+    logs_cascades: bool = False
+    """Whether the server logs the rows that a foreign key changes."""
 
     @property
     def mariadb(self) -> bool:
@@ -45,14 +47,22 @@ def check_server(connection: Connection[Any], address: MySQLAddress) -> ServerId
     identity = facts.variable("server_id" if facts.mariadb else "server_uuid")
     folds_case = facts.variable("lower_case_table_names") == "1"
     in_utc = facts.variable("system_time_zone") == "UTC"
-    return ServerIdentity("mariadb" if facts.mariadb else "mysql", facts.version, identity, folds_case, in_utc)
+    flavour = "mariadb" if facts.mariadb else "mysql"
+    return ServerIdentity(flavour, facts.version, identity, folds_case, in_utc, facts.logs_cascades)
 
 
 def check_tables(connection: Connection[Any], address: MySQLAddress, tables: Iterable[TableName]) -> None:
-    """Raise if changes of a table would be missing in the log: excluded by a filter, or made by a foreign key without logging."""
-    facts, chosen = ServerFacts(connection, address), set(tables)
-    for finding in check_hidden_databases(facts, {name.database for name in chosen}):
+    """Raise if a filter keeps changes of a table out of the log."""
+    facts = ServerFacts(connection, address)
+    for finding in check_hidden_databases(facts, {name.database for name in tables}):
         finding.raise_for(address)
+
+
+def check_logged(connection: Connection[Any], address: MySQLAddress, tables: Iterable[TableName]) -> None:
+    """Raise if changes of a table would be missing in the log: excluded by a filter, or made by a foreign key without logging."""
+    chosen = set(tables)
+    check_tables(connection, address, chosen)
+    facts = ServerFacts(connection, address)
     for table in facts.tables(chosen.__contains__):
         for finding in check_cascades_of(facts, table):
             finding.raise_for(address)

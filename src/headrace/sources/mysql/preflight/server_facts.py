@@ -15,6 +15,7 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.sources.mysql.binlog.replication_client import ReplicationStream
+from headrace.sources.mysql.schema.foreign_keys import read_foreign_keys
 from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, query, quote_name
 from headrace.sources.mysql.server.position import BinlogPosition, file_number
 from headrace.sources.mysql.server.server_version import log_status_statement, parse_version, replica_status_statement
@@ -25,14 +26,21 @@ _SYSTEM: Final = ("mysql", "information_schema", "performance_schema", "sys")
 
 
 @dataclass(frozen=True, slots=True)
+class CascadeFacts:
+    """A foreign key that changes its table when the parent changes."""
+
+    constraint: str
+    parent: TableName
+
+
+@dataclass(frozen=True, slots=True)
 class TableFacts:
     """The relevant facts of a selected table."""
 
     name: TableName
     engine: str
     keyed: bool
-    cascades: tuple[str, ...]
-    """Foreign keys that change this table when their parents change."""
+    cascades: tuple[CascadeFacts, ...]
 
     @property
     def quoted(self) -> str:
@@ -77,6 +85,11 @@ class ServerFacts:
         user, _, host = str(self.fetch("SELECT CURRENT_USER()")[0][0]).rpartition("@")
         return f"'{user}'@'{host}'"
 
+    @property
+    def logs_cascades(self) -> bool:
+        """Whether the server logs the rows that a foreign key changes. MySQL does from 9.6 on, unless the setting restores the old way."""
+        return not self.mariadb and self.variable("innodb_native_foreign_keys").upper() in ("OFF", "0", "FALSE")
+
     def log_filters(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the databases that are logged exclusively, and those that are excluded."""
         status = self.fetch(log_status_statement(mariadb=self.mariadb, version=parse_version(self.version)))
@@ -120,22 +133,15 @@ class ServerFacts:
 
     def tables(self, wanted: Callable[[TableName], bool]) -> list[TableFacts]:
         """Return the selected tables that the account can see."""
-        cascades: dict[TableName, list[str]] = {}
-        for database, table, constraint in self.fetch(_CASCADES):
-            cascades.setdefault(TableName(database, table), []).append(str(constraint))
         keyed = {TableName(database, table) for database, table in self.fetch(_KEYED)}
         found = [(TableName(database, table), str(engine)) for database, table, engine in self.fetch(_TABLES)]
-        return [
-            TableFacts(name, engine, name in keyed, tuple(cascades.get(name, ())))
-            for name, engine in sorted(found)
-            if name.database.lower() not in _SYSTEM and wanted(name)
-        ]
+        chosen = [(name, engine) for name, engine in sorted(found) if name.database.lower() not in _SYSTEM and wanted(name)]
+        keys = read_foreign_keys(self.connection, self.address, [name for name, _ in chosen])
+        cascades = {name: tuple(CascadeFacts(key.name, key.parent) for key in of_table if key.cascades) for name, of_table in keys.items()}
+        return [TableFacts(name, engine, name in keyed, cascades.get(name, ())) for name, engine in chosen]
 
 
 _TABLES = "SELECT table_schema, table_name, engine FROM information_schema.tables WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')"
-_CASCADES = """
-SELECT constraint_schema, table_name, constraint_name FROM information_schema.referential_constraints
-WHERE delete_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT') OR update_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT')"""
 # Unique, over whole columns, none of which is nullable.
 _KEYED = """
 SELECT table_schema, table_name FROM information_schema.statistics

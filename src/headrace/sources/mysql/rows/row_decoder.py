@@ -19,7 +19,7 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.column_types import ValueForm
 from headrace.model.projection import Projection
-from headrace.model.schema import Column, TableSchema, ZeroDates
+from headrace.model.schema import Column, TableName, TableSchema, ZeroDates
 from headrace.sources.mysql.charsets.charsets import UTF8, UnknownCharset, charset_of_collation, decode_text
 from headrace.sources.mysql.events import table_map as tablemap
 from headrace.sources.mysql.events.event_types import DAMAGE_HINT, truncated
@@ -64,6 +64,8 @@ class ReadOptions:
     """Whether to label every image with its transaction and its order in it."""
     queries: bool = False
     """Whether to label every image with its statement, if the source logs it."""
+    foreign_key_checks: frozenset[TableName] = frozenset()
+    """Tables whose images are labelled with whether foreign keys were checked."""
     projection: Projection = field(default_factory=Projection)
     """The columns to read. Blocks have the projected schema."""
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pymysql.connections import Connection
@@ -27,6 +27,7 @@ from pymysql.connections import Connection
 from headrace.errors import DefiniteError
 from headrace.model.column_types import COLUMN_TYPES, FRACTIONAL_FORMS, ValueForm
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
+from headrace.sources.mysql.schema.foreign_keys import read_foreign_keys
 from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, query
 from headrace.sources.mysql.type_names import find_kind
 
@@ -81,7 +82,12 @@ def _capture(connection: Connection[Any], address: MySQLAddress, names: list[Tab
         name = TableName(database, table)
         if name in parts:
             parts[name].setdefault(index, []).append(_IndexPart(*part))
-    return [_table(name, columns[name], parts[name], *details[name]) for name in names if columns[name]]
+    foreign_keys = read_foreign_keys(connection, address, [name for name in names if columns[name]])
+    return [
+        replace(_table(name, columns[name], parts[name], *details[name]), foreign_keys=tuple(foreign_keys.get(name, ())))
+        for name in names
+        if columns[name]
+    ]
 
 
 def _show_generated_keys(connection: Connection[Any], address: MySQLAddress) -> None:

@@ -203,6 +203,8 @@ class SchemaHistory:
         for change in changes:
             after = apply(change, after)
             touched |= set(tables_of(change))
+        # A new name of a parent, or of its columns, changes the foreign keys of its children.
+        touched |= {name for name, schema in after.tables.items() if self._tables.get(name) is not schema}
         for name in sorted(touched):
             schema = None if name in opaque else after.tables.get(name)
             if schema is not None or name in before.tables:

@@ -25,6 +25,7 @@ from headrace.sources.mysql.events.table_map import TableMap, parse_table_map, p
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.rows.row_decoder import RowDecoder
 from headrace.sources.mysql.segments.event_expander import EventBuffer, EventExpander, InsertedRange, SkippedRange, map_plain
+from headrace.sources.mysql.segments.foreign_key_checks import ForeignKeyChecks
 from headrace.sources.mysql.segments.skipped_events import event_place
 from headrace.sources.mysql.segments.table_read_plan import ReadCatalog
 from headrace.sources.mysql.segments.transaction_labels import OpenTransaction, TransactionLabels
@@ -100,6 +101,7 @@ class _SegmentPass:
         transactions, queries = catalog.options.transactions, catalog.options.queries
         requested = transactions or queries
         self._labels = TransactionLabels(segment.file, open_transaction, transactions=transactions, queries=queries) if requested else None
+        self._checks = ForeignKeyChecks(catalog.options.foreign_key_checks) if catalog.options.foreign_key_checks else None
 
     def blocks(self, piece: EventBuffer) -> Iterator[ChangeBlock]:
         self._piece = piece
@@ -116,16 +118,23 @@ class _SegmentPass:
             if status not in (scan.OK, scan.NO_ROOM):
                 raise self._error(status)
             events = self._events[: state[scan.I_EVENTS]]
+            if self._checks is not None:
+                self._checks.note(piece, events[:, scan.PLACE])
             events[:, scan.EVENT_AT], events[:, scan.PLACE] = piece.locate(events[:, scan.PLACE])
             if len(events):
                 # Raise if the address does not fit a version, instead of wrapping around.
                 pack_version(0, 0, int(events[-1, scan.EVENT_AT] + events[-1, scan.IMAGES_END] - events[-1, scan.COUNT_AT]))
-            if self._labels is None:
+            if self._labels is None and self._checks is None:
                 yield from self._decode(events)
+            elif self._labels is None:
+                yield from map(self._attach_checks, self._decode(events))
             else:
                 self._labels.note(piece, start, int(state[scan.I_POS]))
                 for block in self._decode(events):
-                    yield self._labels.attach(block)
+                    yield self._attach_checks(self._labels.attach(block))
+
+    def _attach_checks(self, block: ChangeBlock) -> ChangeBlock:
+        return block if self._checks is None else self._checks.attach(block)
 
     def _decode(self, events: npt.NDArray[np.int64]) -> Iterator[ChangeBlock]:
         for m in range(len(self._since), int(self._state[scan.I_MAPS])):

@@ -1,0 +1,195 @@
+"""Applies foreign keys to child tables in the sink: MariaDB, and MySQL before 9.6, do not log the child rows that a key changes.
+
+Tasks log the changes of parents in the sink. After a batch is written, and before it is committed, the sink applies them to the children
+(`sinks.base.CascadeStore`). While rows of a table are being read, its parents' changes are kept: a row that was read before a change and
+written after it still gets the effect.
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from headrace.errors import DefiniteError
+from headrace.model.cascade_mode import CascadeMode
+from headrace.model.cascades import Cascade, CascadePlan, plan_cascades
+from headrace.model.schema import ForeignKey, TableName, TableSchema
+from headrace.pipes.lifecycle.context import PipeContext
+from headrace.pipes.lifecycle.sink_tables import SinkTables
+from headrace.pipes.state.resync_requests import request_resync
+from headrace.retry import retrying
+from headrace.sinks.base import CascadeStore
+from headrace.sources.mysql.server.collations import SourceCollations
+from headrace.sources.mysql.server.position import BinlogPosition
+
+log = logging.getLogger("headrace")
+
+_NO_CASCADES = CascadePlan({}, ())
+
+
+@dataclass(slots=True)
+class CascadeRunner:
+    """The cascades of one pipe."""
+
+    context: PipeContext[SinkTables]
+    is_needed: bool
+    """Whether the source leaves out of its log what its foreign keys change."""
+    texts: SourceCollations
+    incomplete: Callable[[], Iterable[str]]
+    """Returns the tables of which rows are still to be read."""
+    floors: Callable[[], Mapping[TableName, int]]
+    """Returns the versions below which the rows of tables are stale, because a running snapshot reads them again."""
+    plan: CascadePlan = field(default=_NO_CASCADES, init=False)
+    _checked: tuple[CascadePlan, list[Cascade]] = field(default=(_NO_CASCADES, []), init=False)
+    _warned: frozenset[str] = field(default=frozenset(), init=False)
+    _store: CascadeStore | None = field(default=None, init=False)
+    _is_applied: bool = field(default=False, init=False)
+    """Whether the logged changes are applied, and all rows that they concern were in the sink before."""
+    _is_stale: bool = field(default=False, init=False)
+    """Whether a statement may have changed tables of the plan."""
+
+    def begin(self, schemas: Mapping[TableName, TableSchema], reached: BinlogPosition, *, is_committed: bool) -> CascadePlan:
+        """Return the cascades between the tables of the next batch, which have these schemas in the source.
+
+        `is_committed`: whether everything up to `reached` is committed, and nothing after it is written.
+        """
+        if self.plan and is_committed and self._is_applied:
+            self._run(lambda store: store.clear())
+            self._is_applied = False
+        plan = self.find(schemas, reached)
+        if plan != self.plan or self._is_stale:
+            before, self.plan, self._is_stale = self.plan, plan, False
+            if before or plan:
+                self._store = self.context.targets.sink.cascade_store(plan, self.texts)
+                self._run(lambda store: store.prepare())
+            self._read_again(before)
+        return plan
+
+    def find(self, schemas: Mapping[TableName, TableSchema], reached: BinlogPosition) -> CascadePlan:
+        """Return the cascades that the sink applies; raise `DefiniteError` for one that it cannot apply exactly."""
+        parents = {key.parent for schema in schemas.values() for key in schema.foreign_keys if key.cascades}
+        self.context.targets.cascade_parents = frozenset(parents)
+        mode = self.context.settings.cascades
+        if not self.is_needed or not any(key.cascades for schema in schemas.values() for key in schema.foreign_keys):
+            return _NO_CASCADES
+        if mode is CascadeMode.APPLY:
+            self._wait_for_parents(schemas, reached)
+        waiting = self.context.state.awaiting_resync
+        shown = {name: self.context.sink_schema(schema) for name, schema in schemas.items() if name not in waiting}
+        found = [Cascade(name, key) for name, schema in sorted(shown.items()) for key in schema.foreign_keys if key.cascades]
+        if mode is CascadeMode.IGNORE:
+            self._warn(found)
+            return _NO_CASCADES
+        if mode is CascadeMode.HALT and found:
+            raise _refused(found[0], 'the setting cascades = "halt" forbids it', 'set cascades = "apply"')
+        plan = plan_cascades(shown.values())
+        if (plan, found) != self._checked:
+            self._check(found, plan, schemas)
+            self._checked = plan, found
+        return plan
+
+    def apply(self) -> None:
+        """Apply the changes of parents that the batch has written."""
+        if self.plan:
+            complete = not self._names(self.plan).intersection(self.incomplete())
+            floors = self.floors()
+            self._run(lambda store: store.apply(floors))
+            self._is_applied = complete
+
+    def rows_were_read(self) -> None:
+        """Apply the kept changes of parents to rows that a snapshot has written."""
+        if self.plan:
+            self._run(lambda store: store.refresh())
+            self.apply()
+
+    def before_statement(self) -> None:
+        """Prepare for a statement that may change tables in any way."""
+        self.texts.forget()
+        if self.plan:
+            self._run(lambda store: store.drop_copies())
+            self._is_stale = True
+
+    def _run(self, step: Callable[[CascadeStore], object]) -> None:
+        store = self._store
+        assert store is not None  # `_check` has refused other sinks
+        retrying(lambda: step(store), deadline_s=self.context.settings.retry_timeout_s)
+
+    def _read_again(self, before: CascadePlan) -> None:
+        """Start the snapshots over that were running under another plan: the changes that were kept for them may be lost."""
+        names = self._names(before).intersection(self.incomplete())
+        if names:
+            request_resync(self.context.directory, tuple(map(glob.escape, sorted(names))))
+
+    def _names(self, plan: CascadePlan) -> set[str]:
+        return {str(name) for name in plan.schemas}
+
+    def _check(self, found: Iterable[Cascade], plan: CascadePlan, schemas: Mapping[TableName, TableSchema]) -> None:
+        store = self.context.targets.sink.cascade_store(plan, self.texts)
+        for cascade in found:
+            why = self._obstacle(cascade, schemas)
+            if not why:
+                why = "the sink only appends" if store is None else retrying(functools.partial(store.find_obstacle, cascade))
+            if why:
+                raise _refused(cascade, why, f"leave the table out with --exclude {cascade.child}")
+
+    def _obstacle(self, cascade: Cascade, schemas: Mapping[TableName, TableSchema]) -> str:
+        if cascade.parent not in schemas:
+            return f"its parent {cascade.parent} is not replicated"
+        if cascade.keeps_row and any(column.generated for column in schemas[cascade.child].columns):
+            return "the table has generated columns, which the server computes again"
+        transformed = [name for name in (cascade.child, cascade.parent) if not self._is_plain(schemas[name])]
+        return f"the rows of {transformed[0]} are transformed" if transformed else ""
+
+    def _is_plain(self, schema: TableSchema) -> bool:
+        return self.context.schemas.transform_plan(schema, ()).is_plain
+
+    def _wait_for_parents(self, schemas: Mapping[TableName, TableSchema], reached: BinlogPosition) -> None:
+        """Have children read again whose parents' changes are skipped: a parent that waits to be read again, or was read at a later
+        position than its child and than the stream has reached.
+        """
+        state = self.context.state
+        waiting = set(state.awaiting_resync)
+
+        def is_incomplete(name: TableName, key: ForeignKey) -> bool:
+            return key.cascades and (key.parent in waiting or self._is_skipped(key.parent, name, reached))
+
+        while True:
+            more = {
+                name
+                for name, schema in schemas.items()
+                if name not in waiting and any(is_incomplete(name, key) for key in schema.foreign_keys)
+            }
+            if not more:
+                break
+            waiting |= more
+        if waiting - state.awaiting_resync and not self.context.targets.append_only:
+            request_resync(self.context.directory, tuple(glob.escape(str(name)) for name in sorted(waiting)))
+            state.awaiting_resync |= waiting
+            self.context.directory.save(state)
+
+    def _is_skipped(self, parent: TableName, child: TableName, reached: BinlogPosition) -> bool:
+        """Whether the stream skips changes of the parent that the child's rows do not contain."""
+        parent_from, child_from = (self._rows_from(name) for name in (parent, child))
+        return parent_from is not None and parent_from > reached and (child_from is None or child_from < parent_from)
+
+    def _rows_from(self, name: TableName) -> BinlogPosition | None:
+        table = self.context.state.tables.get(name)
+        position = None if table is None or table.rows_from is None else BinlogPosition.from_json(table.rows_from)
+        return position if position is not None and position.epoch == self.context.state.epoch else None
+
+    def _warn(self, found: Iterable[Cascade]) -> None:
+        names = frozenset(map(str, found))
+        for name in sorted(names - self._warned):
+            log.warning("the changes that foreign key %s makes are not replicated (cascades = ignore)", name)
+        self._warned |= names
+
+
+def _refused(cascade: Cascade, why: str, remedy: str) -> DefiniteError:
+    return DefiniteError(
+        f"foreign key {cascade} changes rows that the source does not log, and Headrace cannot apply it exactly: {why}",
+        place=f"table {cascade.child}",
+        hint=f'{remedy}, make the key RESTRICT, or accept different rows with cascades = "ignore"',
+    )

@@ -1,0 +1,1 @@
+"""Applies referential actions of foreign keys to child tables, inside ClickHouse."""

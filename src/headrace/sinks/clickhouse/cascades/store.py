@@ -1,0 +1,241 @@
+"""Applies cascades in ClickHouse after each batch, from the key logs that its tasks wrote.
+
+Every step may be repeated after a crash. Effects on a table that is a parent itself are added to its key log before its rows change,
+because they cannot be derived from the changed rows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from headrace.errors import DefiniteError
+from headrace.model.cascades import Cascade, CascadePlan
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import ReferentialAction, TableName
+from headrace.sinks.base import TextComparison
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OWN_DATABASE
+from headrace.sinks.clickhouse.cascades.effects import SETTINGS, ChildTable
+from headrace.sinks.clickhouse.cascades.key_log import KeyLog, key_logs, own_prefix, short_hash
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
+from headrace.sinks.clickhouse.server.errors import translate_errors
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve_tables
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable
+from headrace.sinks.clickhouse.tables.views import live_condition
+
+_MOST_ROUNDS: Final = 100_000
+_PAIRS: Final = 1_000
+
+
+class ClickHouseCascadeStore:
+    """The cascades of one pipe in one sink. Its targets keep their definitions: after a statement there is another store."""
+
+    def __init__(self, scope: TargetScope, plan: CascadePlan, pipe: str, texts: TextComparison) -> None:
+        self._scope, self._plan, self._pipe, self._texts = scope, plan, pipe, texts
+
+    def find_obstacle(self, cascade: Cascade) -> str:
+        if self._scope.options.cluster:
+            return "the target is a cluster, where one statement does not see the rows of all shards"
+        targets = self._targets
+        child = targets[cascade.child]
+        if self._scope.target.others or any(table.local_table is not None or table.storage.replication for table in targets.values()):
+            return "the target has several hosts or replicas, and one may not have the rows yet that were written to another"
+        if not child.has_key:
+            return "the child table has no key, so its rows cannot be told apart"
+        if child.family is not EngineFamily.REPLACING or child.metadata_column(MetadataRole.VERSION) is None or not live_condition(child):
+            return f"the engine of {child.full_name} is not a ReplacingMergeTree with a version and a deletion column"
+        if child.ignores_deletes:
+            return f"{child.full_name} keeps deleted rows"
+        if any(column.form is ValueForm.MEMBERS for column in child.schema.columns if column.name in cascade.key.columns):
+            return "its columns are of type ENUM or SET, which the source compares by number"
+        changes_columns = cascade.key.on_update is not ReferentialAction.NONE or cascade.key.on_delete is not ReferentialAction.CASCADE
+        moving = sorted(set(cascade.key.columns).intersection(child.key_dependencies)) if changes_columns else []
+        if moving:
+            return f"it changes {', '.join(moving)}, which is part of the key of {child.full_name}"
+        return _missing_column(cascade.key.columns, child) or _missing_column(cascade.key.parent_columns, targets[cascade.parent])
+
+    def prepare(self) -> None:
+        logs = self._logs
+        wanted = {name for log in logs.values() for name in (log.name, log.base_name, log.spellings_name)}
+        wanted |= set(self._work_names().values())
+        database = quote_name(OWN_DATABASE)
+        self._run(f"CREATE DATABASE IF NOT EXISTS {database}")
+        existing = self._existing()
+        obsolete = existing - wanted
+        for name in obsolete:
+            self._run(f"DROP TABLE IF EXISTS {database}.{quote_name(name)} SYNC")
+        for log in logs.values():
+            self._run(log.create_sql())
+            if log.has_text:
+                self._run(f"CREATE TABLE IF NOT EXISTS {log.spellings} AS {log.qualified}")
+            if log.is_middle and log.base_name not in existing:
+                # It gets its name when it is complete.
+                unfinished = f"{database}.{quote_name(f'{log.name}_filling')}"
+                self._run(log.create_base_sql(unfinished), CREATE_SETTINGS)
+                self._run(log.fill_base_sql(unfinished))
+                self._run(f"RENAME TABLE {unfinished} TO {log.base}")
+
+    def apply(self, floors: Mapping[TableName, int]) -> None:
+        logs = self._logs
+        if not self._written(logs):
+            return
+        children = {name: self._child(name, logs, floors.get(name, 0)) for group in self._plan.groups() for name in group}
+        for group in self._plan.groups():
+            self._derive_events({name: children[name] for name in group if name in logs}, logs)
+            for name in group:
+                self._change_rows(children[name])
+
+    def clear(self) -> None:
+        logs, existing = self._logs, self._existing()
+        for name in self._written(logs):
+            if logs[name].is_middle and logs[name].base_name in existing:
+                for statement in logs[name].advance_base_sql():
+                    self._run(statement)
+            self._run(f"TRUNCATE TABLE {logs[name].qualified} SYNC")
+
+    def refresh(self) -> None:
+        for log in self._logs.values():
+            if log.is_middle:
+                self._run(log.fill_base_sql(log.base))
+
+    def drop_copies(self) -> None:
+        for log in self._logs.values():
+            if log.is_middle:
+                self._run(f"DROP TABLE IF EXISTS {log.base} SYNC")
+
+    def _derive_events(self, children: Mapping[TableName, ChildTable], logs: Mapping[TableName, KeyLog]) -> None:
+        for _ in _rounds(children):
+            before = {name: self._count_derived(logs[name]) for name in children}
+            for name, child in children.items():
+                self._spell(child, logs[name])
+                self._run(child.derive_events_sql(logs[name]))
+            if all(self._count_derived(logs[name]) == before[name] for name in children):
+                return
+
+    def _spell(self, child: ChildTable, own_log: KeyLog | None = None) -> None:
+        """Copy the events of text keys for each spelling in the child table that the source treats as equal."""
+        for name in {cascade.parent for cascade in child.cascades}:
+            if child.logs[name].has_text:
+                self._run(f"TRUNCATE TABLE {child.logs[name].spellings} SYNC")
+        for cascade in child.cascades:
+            log = child.logs[cascade.parent]
+            for column, referenced in zip(cascade.key.columns, cascade.key.parent_columns, strict=True):
+                if child.target.stored_column(column).source.form is not ValueForm.TEXT:
+                    continue
+                old = log.old(referenced)
+                events = self._texts_of(f"SELECT DISTINCT {old} FROM {log.events} WHERE {old} IS NOT NULL")
+                if not events:
+                    continue
+                spelt = child.spellings_sql(column, own_log)
+                if self._texts.folds_ascii_letters_only(cascade.parent, referenced) and all(_is_plain(text) for text in events):
+                    folded = f"SELECT lower(trimRight({old})) FROM {log.events} WHERE {old} IS NOT NULL"
+                    spelt = f"SELECT * FROM ({spelt}) WHERE lower(trimRight(text)) IN ({folded}) OR match(text, '[^ -~]')"
+                pairs = self._equal_texts(cascade.parent, referenced, events, self._texts_of(spelt))
+                for start in range(0, len(pairs), _PAIRS):
+                    listed = ", ".join(f"({quote_text(event)}, {quote_text(text)})" for event, text in pairs[start : start + _PAIRS])
+                    self._run(
+                        f"INSERT INTO {log.spellings} SELECT e.* REPLACE (p.text AS {old}) FROM {log.events} AS e "
+                        f"INNER JOIN values('event String, text String', {listed}) AS p ON e.{old} = p.event"
+                    )
+
+    def _equal_texts(self, table: TableName, column: str, events: list[str], texts: list[str]) -> list[tuple[str, str]]:
+        """Return the pairs of an event's text and a child's text that differ and are equal in the source."""
+        weights = self._texts.weights(table, column, events + texts)
+        by_weight: dict[str, list[str]] = {}
+        for weight, event in zip(weights, events, strict=False):
+            by_weight.setdefault(weight, []).append(event)
+        found = zip(weights[len(events) :], texts, strict=True)
+        return [(event, text) for weight, text in found for event in by_weight.get(weight, ()) if event != text]
+
+    def _texts_of(self, sql: str) -> list[str]:
+        return [str(text) for (text,) in self._query(sql)]
+
+    def _change_rows(self, child: ChildTable) -> None:
+        self._spell(child)
+        if child.is_only_deleted_from:
+            self._run(child.delete_rows_sql())
+            return
+        self._run(f"DROP TABLE IF EXISTS {child.work} SYNC")
+        self._run(child.create_work_sql(), CREATE_SETTINGS)
+        self._run(child.start_work_sql())
+        for number in _rounds((child,), 1):
+            self._run(child.next_round_sql(number))
+            if not self._count(child.count_round_sql(number)):
+                break
+        self._run(child.write_results_sql())
+        self._run(f"DROP TABLE {child.work} SYNC")
+
+    def _child(self, name: TableName, logs: Mapping[TableName, KeyLog], floor: int) -> ChildTable:
+        work = f"{quote_name(OWN_DATABASE)}.{quote_name(self._work_names()[name])}"
+        return ChildTable(self._targets[name], self._plan.of_child(name), logs, work, floor)
+
+    def _work_names(self) -> dict[TableName, str]:
+        children = {cascade.child for cascade in self._plan.cascades}
+        return {name: f"{own_prefix(self._pipe)}work_{short_hash(str(name))}" for name in children}
+
+    @functools.cached_property
+    def _targets(self) -> dict[TableName, TargetTable]:
+        return dict(resolve_tables(self._scope, self._plan.schemas.values()))
+
+    @functools.cached_property
+    def _logs(self) -> dict[TableName, KeyLog]:
+        return key_logs(self._plan, self._targets, self._pipe)
+
+    def _existing(self) -> set[str]:
+        prefix = quote_text(own_prefix(self._pipe))
+        rows = self._query(f"SELECT name FROM system.tables WHERE database = {quote_text(OWN_DATABASE)} AND startsWith(name, {prefix})")
+        return {str(name) for (name,) in rows}
+
+    def _written(self, logs: Mapping[TableName, KeyLog]) -> list[TableName]:
+        """Return the parents whose logs have rows."""
+        filled = self._with_rows(log.name for log in logs.values())
+        return [name for name, log in logs.items() if log.name in filled]
+
+    def _with_rows(self, tables: Iterable[str]) -> set[str]:
+        names = ", ".join(map(quote_text, tables))
+        if not names:
+            return set()
+        sql = f"SELECT name FROM system.tables WHERE database = {quote_text(OWN_DATABASE)} AND name IN ({names}) AND total_rows > 0"
+        return {str(name) for (name,) in self._query(sql)}
+
+    def _count_derived(self, log: KeyLog) -> int:
+        return self._count(f"SELECT count() FROM {log.qualified} WHERE derived")
+
+    def _count(self, sql: str) -> int:
+        return int(self._query(sql)[0][0])
+
+    def _run(self, sql: str, settings: dict[str, str] | None = None) -> None:
+        connection = connect(self._scope.target)
+        with self._errors():
+            connection.client.command(sql, settings=connection.supported({**INSERT_SETTINGS, **SETTINGS, **(settings or {})}))
+
+    def _query(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._errors():
+            return [tuple(row) for row in connect(self._scope.target).client.query(sql).result_rows]
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        with translate_errors(self._scope.target, "applying foreign keys to child tables"):
+            yield
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
+def _missing_column(columns: Iterable[str], target: TargetTable) -> str:
+    stored = {column.source.name for column in target.columns}
+    lacking = [name for name in columns if name not in stored]
+    return f"the target of {target.source} has no column {', '.join(lacking)}" if lacking else ""
+
+
+def _rounds(tables: Iterable[object], start: int = 0) -> Iterator[int]:
+    if not list(tables):
+        return
+    yield from range(start, _MOST_ROUNDS)
+    raise DefiniteError(
+        f"a foreign key still changes rows after {_MOST_ROUNDS} rounds", hint="this is a defect of Headrace; please report it"
+    )
