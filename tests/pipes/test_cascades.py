@@ -36,6 +36,9 @@ from testkit.pipelines.embedded_access import url_of
 from testkit.servers.accounts import Account, create_replica_account
 from testkit.servers.servers import build
 
+ON_MYSQL = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_update_and_set_null[mysql]")
+MORE = pytest.mark.slow(because="the first cases of the test; test_random_histories[mariadb-0]")
+
 
 @pytest.fixture(scope="module")
 def native_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
@@ -90,6 +93,7 @@ def replica(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path:
     return Replica(book, clickhouse, client, tmp_path / "state")
 
 
+@ON_MYSQL
 def test_delete_cascades_to_children_and_grandchildren(replica: Replica) -> None:
     replica.begin(
         "CREATE TABLE p (id INT PRIMARY KEY, v INT)",
@@ -139,6 +143,7 @@ def test_update_and_set_null(replica: Replica) -> None:
     replica.step("REPLACE INTO p VALUES (3, 7)", "INSERT INTO p VALUES (4, 8) ON DUPLICATE KEY UPDATE id = 40")
 
 
+@ON_MYSQL
 def test_statements_without_checks_do_not_cascade(replica: Replica) -> None:
     replica.begin(
         "CREATE TABLE p (id INT PRIMARY KEY)",
@@ -150,6 +155,7 @@ def test_statements_without_checks_do_not_cascade(replica: Replica) -> None:
     replica.step("SET foreign_key_checks = 0", "TRUNCATE p", "SET foreign_key_checks = 1")
 
 
+@ON_MYSQL
 def test_rows_that_reference_their_own_table(replica: Replica) -> None:
     replica.begin(
         "CREATE TABLE t (id INT PRIMARY KEY, up INT, FOREIGN KEY (up) REFERENCES t (id) ON DELETE CASCADE)",
@@ -161,6 +167,7 @@ def test_rows_that_reference_their_own_table(replica: Replica) -> None:
     replica.step("INSERT INTO t VALUES (8, 7), (9, 8)", "UPDATE n SET t = 9 WHERE id = 1", "DELETE FROM t WHERE id = 6")
 
 
+@ON_MYSQL
 def test_schema_changes_of_parents_and_children(replica: Replica) -> None:
     replica.begin(
         "CREATE TABLE p (id INT PRIMARY KEY, v INT)",
@@ -192,6 +199,7 @@ def test_schema_changes_of_parents_and_children(replica: Replica) -> None:
     replica.step("DROP TABLE extra", "DROP TABLE children", "INSERT INTO middles VALUES (13, 13)", "DELETE FROM parents WHERE number = 13")
 
 
+@ON_MYSQL
 def test_resync_and_restart(replica: Replica) -> None:
     replica.begin(
         "CREATE TABLE p (id INT PRIMARY KEY)",
@@ -210,7 +218,8 @@ def test_resync_and_restart(replica: Replica) -> None:
     replica.step("DELETE FROM p WHERE id = 7")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@ON_MYSQL
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=MORE), pytest.param(2, marks=MORE), pytest.param(3, marks=MORE)])
 def test_changes_while_rows_are_read(replica: Replica, seed: int) -> None:
     """Parents change between the chunks of their children, and the stream replicates it before the next chunk."""
     rng = random.Random(seed)
@@ -245,6 +254,7 @@ PAIR = (
 )
 
 
+@ON_MYSQL
 def test_the_user_may_forbid_or_ignore_cascades(replica: Replica, caplog: pytest.LogCaptureFixture) -> None:
     replica.book.run(*PAIR)
     with pytest.raises(DefiniteError, match=r'foreign key up of .*\.c changes rows .*cascades = "halt"'):
@@ -276,6 +286,7 @@ OBSTACLES: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
 }
 
 
+@ON_MYSQL
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_cascades_that_cannot_be_exact_are_refused(replica: Replica, obstacle: str) -> None:
     statements, settings, why = OBSTACLES[obstacle]
@@ -288,6 +299,7 @@ def test_cascades_that_cannot_be_exact_are_refused(replica: Replica, obstacle: s
     replica.pipe.catch_up()
 
 
+@ON_MYSQL
 def test_a_parent_that_is_read_again_before_the_stream_has_its_changes(replica: Replica) -> None:
     """The stream skips the changes that the parent's snapshot contains, so its children are read again too."""
     replica.begin(*PAIR)
@@ -298,6 +310,7 @@ def test_a_parent_that_is_read_again_before_the_stream_has_its_changes(replica: 
     replica.compare()
 
 
+@ON_MYSQL
 def test_a_parent_that_appears_while_the_pipe_is_stopped(replica: Replica) -> None:
     replica.begin("CREATE TABLE c (id INT PRIMARY KEY, p INT)", "INSERT INTO c VALUES (1, 1), (2, 2)")
     replica.book.run("CREATE TABLE p (id INT PRIMARY KEY)", "INSERT INTO p VALUES (1), (2)")
@@ -307,6 +320,7 @@ def test_a_parent_that_appears_while_the_pipe_is_stopped(replica: Replica) -> No
     replica.compare()
 
 
+@ON_MYSQL
 def test_a_batch_that_is_half_written_is_not_applied_after_a_snapshot(replica: Replica) -> None:
     replica.begin(*PAIR, "CREATE TABLE other (id INT PRIMARY KEY)", "INSERT INTO other VALUES (1)")
     replica.step("INSERT INTO p VALUES (3)")
@@ -326,6 +340,7 @@ def test_a_batch_that_is_half_written_is_not_applied_after_a_snapshot(replica: R
     replica.compare()
 
 
+@ON_MYSQL
 def test_rows_that_a_snapshot_will_delete_take_no_effects(replica: Replica) -> None:
     replica.begin(
         "CREATE TABLE p (id INT PRIMARY KEY)",
@@ -343,6 +358,7 @@ def test_rows_that_a_snapshot_will_delete_take_no_effects(replica: Replica) -> N
     replica.compare()
 
 
+@ON_MYSQL
 def test_an_account_that_may_only_read_sees_the_foreign_keys(replica: Replica, replica_account_of: Account) -> None:
     """MariaDB does not show them to such an account in information_schema."""
     replica.book.run(*PAIR)
@@ -353,6 +369,7 @@ def test_an_account_that_may_only_read_sees_the_foreign_keys(replica: Replica, r
     assert [key.name for key in found["c"].foreign_keys if key.cascades] == ["up"]
 
 
+@ON_MYSQL
 def test_another_collation_by_a_statement(replica: Replica) -> None:
     kind = "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE"
     replica.begin(
@@ -377,7 +394,8 @@ COLLATIONS = ("utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_bin", "utf8mb
 TEXTS = ("abc", "ABC", "aBc", "abc ", "x y", "X Y  ", "grün", "GRÜN", "grun", "aa", "å", "AA", "plain", "last", "LAST")
 
 
-@pytest.mark.parametrize("collation", COLLATIONS)
+@ON_MYSQL
+@pytest.mark.parametrize("collation", [COLLATIONS[0], *(pytest.param(one, marks=MORE) for one in COLLATIONS[1:])])
 def test_text_keys_are_compared_by_their_collation(replica: Replica, collation: str) -> None:
     kind = f"VARCHAR(20) CHARACTER SET {collation.split('_', maxsplit=1)[0]} COLLATE {collation}"
     replica.begin(
@@ -396,12 +414,13 @@ def test_text_keys_are_compared_by_their_collation(replica: Replica, collation: 
     replica.step("DELETE FROM p WHERE k = 'aa'", "DELETE FROM p WHERE k = 'last'")
 
 
-def seeds() -> range:
+def seeds() -> list[Any]:
     if chosen := os.environ.get("HEADRACE_SEEDS"):
-        return range(*map(int, chosen.split(":")))
-    return range(6)
+        return list(range(*map(int, chosen.split(":"))))
+    return [0, 1, *(pytest.param(seed, marks=MORE) for seed in range(2, 6))]
 
 
+@ON_MYSQL
 @pytest.mark.parametrize("seed", seeds())
 def test_random_histories(replica: Replica, seed: int) -> None:
     """After every batch the sink equals the source. Some batches are interrupted in the middle of the cascades."""
