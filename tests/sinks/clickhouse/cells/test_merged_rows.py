@@ -16,11 +16,11 @@ import pytest
 from headrace.cql.blocks import LogBlock
 from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.tables import CqlTable
-from headrace.errors import TransientError
+from headrace.errors import DefiniteError, TransientError
 from headrace.sinks.clickhouse.cells import sink as cell_sink
 from headrace.sinks.clickhouse.cells.merged_rows.merger import RowMerger
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.cells.tables import tables_with_rows
+from headrace.sinks.clickhouse.cells.tables import stores_rows, tables_with_rows
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -277,3 +277,27 @@ def test_a_table_that_is_emptied(sink: CellSink) -> None:
     write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, "a": 1}]))
     sink.clear(table)
     assert shown(sink, table) == live(sink, table) == []
+
+
+def test_a_writer_with_an_old_definition_does_not_merge(sink: CellSink) -> None:
+    """A snapshot or a repair that began before an ALTER would clear the new column of the rows that it writes."""
+    old, new = table_of(PLAIN), table_of("CREATE TABLE t (pk int PRIMARY KEY, a int, b int, c int)")
+    sink.prepare([old])
+    begun = sink.writer()
+    begun.write(log_block(old, [{"at": T, "pk": 1, "op": 2, "a": 1}], NOW))
+    sink.alter(old, new)
+    write(sink, log_block(new, [{"at": T + 1, "pk": 1, "op": 1, "c": 3}], NOW))
+    with pytest.raises(DefiniteError, match="the table was altered since its rows were read"):
+        begun.write(log_block(old, [{"at": T, "pk": 1, "op": 1, "b": 2}], NOW))
+    begun.close()
+    write(sink, log_block(new, [{"at": T, "pk": 1, "op": 1, "b": 2}], NOW))
+    assert shown(sink, new) == live(sink, new) == [(1, 1, 2, 3)]
+
+
+def test_a_table_of_the_user_is_not_emptied(sink: CellSink) -> None:
+    table = table_of(PLAIN)
+    place = sink.locations(table)
+    command(sink, f"CREATE DATABASE IF NOT EXISTS `{place.database}`")
+    command(sink, f"CREATE TABLE {place.rows} (n Int32) ENGINE = MergeTree ORDER BY n")
+    command(sink, f"INSERT INTO {place.rows} VALUES (1)")
+    assert not stores_rows(sink.sink.scope, place)

@@ -342,6 +342,7 @@ def test_columns_of_the_user_s_own_are_left_to_the_table(column: ExistingColumn)
 
 
 def test_a_distributed_table_is_what_it_stands_for() -> None:
+    hidden = ExistingColumn("_sign", "Int8", "MATERIALIZED", "1"), ExistingColumn("_version", "UInt64", "MATERIALIZED", "0")
     over = ExistingTable("Distributed('c', 'shop', 'orders_local', cityHash64(n))", "", MADE.columns, kind="Distributed")
     layout = adapted(over, local_table=MADE)
     assert (layout.local_table, layout.family, set(layout.key_dependencies)) == (
@@ -358,6 +359,11 @@ def test_a_distributed_table_is_what_it_stands_for() -> None:
         (over, replace(over), "which distributes them again"),
         (replace(over, has_remote_shards=True), MADE, "over the servers of cluster c, and Headrace is not configured"),
         (over, there("Log"), "its engine is Log"),
+        (
+            replace(over, columns=(*OWN, *hidden, ExistingColumn("_deleted", "UInt8"))),
+            replace(MADE, columns=(*OWN, *hidden, TOMBSTONE)),
+            "its column _deleted is not computed as in the table that holds the rows",
+        ),
         (replace(over, engine="Distributed('c', 'shop', 'orders_local', rand())"), MADE, r"rand\(\) gives another each time"),
         (replace(over, engine="Distributed('c', currentDatabase(), 'orders_local')"), MADE, "in a way that is not understood"),
         (replace(over, columns=(*over.columns[:-1], replace(TOMBSTONE, type="UInt16"))), MADE, "it has column UInt16 _deleted"),

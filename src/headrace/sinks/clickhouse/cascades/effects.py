@@ -23,6 +23,8 @@ SETTINGS: Final = {
     "join_use_nulls": "1",
     "transform_null_in": "0",
     "max_partitions_per_insert_block": "0",
+    # Statements contain pairs of texts.
+    "max_query_size": str(1 << 26),
     **INSERT_HIDDEN,
     # A row policy that hides tombstones before FINAL would make deleted rows visible again.
     "apply_row_policy_after_final": "1",

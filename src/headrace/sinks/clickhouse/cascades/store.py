@@ -43,6 +43,8 @@ class ClickHouseCascadeStore:
         child = targets[cascade.child]
         if self._scope.target.others or any(table.local_table is not None or table.storage.replication for table in targets.values()):
             return "the target has several hosts or replicas, and one may not have the rows yet that were written to another"
+        if ReferentialAction.SET_DEFAULT in (cascade.key.on_delete, cascade.key.on_update):
+            return "it sets defaults, which no tested server does"
         if not child.has_key:
             return "the child table has no key, so its rows cannot be told apart"
         if child.family is not EngineFamily.REPLACING or child.metadata_column(MetadataRole.VERSION) is None or not live_condition(child):

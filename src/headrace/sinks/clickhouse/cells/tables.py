@@ -79,7 +79,10 @@ def table_locations(table: CqlTable, scope: TargetScope) -> TableLocations:
 
 def row_merge(table: CqlTable, locations: TableLocations) -> RowMerge:
     """Return the statements that merge a base table's rows."""
-    return RowMerge(CellStorage(table), RowTables(locations.cells, locations.partitions, locations.rows))
+    here = f"database = {quote_text(locations.database)} AND name = {quote_text(locations.table + ROWS_SUFFIX)}"
+    comment = f"ifNull((SELECT comment FROM system.tables WHERE {here}), '')"
+    is_altered = f"{comment} != {quote_text(_comment(table, _ROWS_COMMENT))}"
+    return RowMerge(CellStorage(table), RowTables(locations.cells, locations.partitions, locations.rows, is_altered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +146,16 @@ def clear_tables(scope: TargetScope, table: CqlTable) -> None:
     with translate_errors(scope.target, f"emptying the tables of {table.name}"):
         for name, _, _ in _tables(CellStorage(table), locations):
             connection.client.command(f"TRUNCATE TABLE {name}")
-        connection.client.command(f"TRUNCATE TABLE IF EXISTS {locations.rows}")
+        if stores_rows(scope, locations):
+            connection.client.command(f"TRUNCATE TABLE {locations.rows}")
 
 
 def stores_rows(scope: TargetScope, locations: TableLocations) -> bool:
     """Whether a base table has merged rows, which every writer of cells must merge."""
     with translate_errors(scope.target, f"looking at table {locations.rows}"):
-        return bool(int(str(connect(scope.target).client.command(f"EXISTS TABLE {locations.rows}"))))
+        here = f"database = {quote_text(locations.database)} AND name = {quote_text(locations.table + ROWS_SUFFIX)}"
+        sql = f"SELECT count() FROM system.tables WHERE {here} AND startsWith(comment, {quote_text(_ROWS_COMMENT)})"
+        return bool(connect(scope.target).client.query(sql).result_rows[0][0])
 
 
 def tables_with_rows(scope: TargetScope, tables: Iterable[CqlTable]) -> list[CqlTable]:

@@ -6,6 +6,7 @@ is rejected with a reason and a hint; nothing is guessed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from headrace.sinks.clickhouse.server.identifiers import quote_name
@@ -59,10 +60,24 @@ class ColumnAdditions:
 
 
 class _ExistingTablePlanner(InspectedTable):
+    def _check_computed_columns(self, metadata_columns: Iterable[MetadataColumn]) -> None:
+        """Refuse a Distributed table that would send its own values of columns that the shards compute, which hidden columns allow."""
+        if not self.is_distributed or not any(mark.hidden for mark in metadata_columns):
+            return
+        for held in self.table.columns:
+            outer = self.found.column(held.name)
+            computed = held.default_kind, held.default_expression
+            if held.default_kind == "MATERIALIZED" and outer is not None and computed != (outer.default_kind, outer.default_expression):
+                raise self.mismatch(
+                    f"its column {held.name} is not computed as in the table that holds the rows ({held.default_expression})",
+                    "make both tables of equal columns",
+                )
+
     def target_table(self) -> TargetTable:
         columns = self._columns()
         metadata_columns = find_metadata_columns(self)
         self._check_other_columns(columns, metadata_columns)
+        self._check_computed_columns(metadata_columns)
         moving = self._key_dependencies(columns, metadata_columns)
         found = TargetTable(
             self.plan.schema,

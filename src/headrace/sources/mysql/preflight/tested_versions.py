@@ -37,7 +37,7 @@ KNOWN_DIFFERENCES: Final = (
         "MySQL", (8, 0), (8, 1), "binlog_row_metadata from 8.0.1, partial JSON from 8.0.3, compressed transactions from 8.0.20"
     ),
     KnownDifference("MySQL", (5, 6), (8, 2), "the log's position comes from SHOW MASTER STATUS"),
-    KnownDifference("MySQL", (5, 6), (9, 6), "foreign-key cascades are in no log: tables with them are refused"),
+    KnownDifference("MySQL", (5, 6), (9, 6), "foreign-key cascades are in no log: Headrace applies them in ClickHouse"),
     KnownDifference("MySQL", (5, 6), (8, 3), "no tagged GTIDs"),
     KnownDifference("MySQL", (5, 6), (9, 0), "no VECTOR type"),
     KnownDifference("MySQL", (9, 8), _ANY, "newer than the tests: an event type that Headrace does not know halts the pipe"),

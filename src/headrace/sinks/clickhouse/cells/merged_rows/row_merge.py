@@ -46,6 +46,22 @@ MERGE_SETTINGS: Final = {
     "optimize_move_to_prewhere_if_final": "0",
     "max_query_size": str(16 << 20),
     "max_ast_elements": "2000000",
+    # A profile may let the server cut results without an error; the rows that were left out would never be merged again.
+    **dict.fromkeys(
+        (
+            "timeout_overflow_mode",
+            "read_overflow_mode",
+            "set_overflow_mode",
+            "join_overflow_mode",
+            "sort_overflow_mode",
+            "group_by_overflow_mode",
+            "distinct_overflow_mode",
+            "transfer_overflow_mode",
+        ),
+        "throw",
+    ),
+    "limit": "0",
+    "offset": "0",
 }
 
 
@@ -56,6 +72,9 @@ class RowTables:
     cells: str
     partitions: str
     rows: str
+    is_altered: str = "0"
+    """SQL: whether the table of merged rows belongs to another definition of the base table. A merge by an old definition would clear
+    the columns that it does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +188,7 @@ class RowMerge:
         merged = merged_sql(self.storage, self.tables.cells, self.tables.partitions, conditions)
         exists = row_exists_sql(self.storage)
         chosen = self._chosen(shown_columns(self.storage), {name: q(name) for name in self._key}, f"({exists})")
-        return self._step(chosen, live_rows_sql(self.storage, merged, expiries=True), own)
+        return self._step(chosen, live_rows_sql(self.storage, merged, expiries=True), own, keys)
 
     def _insert_static(self, keys: KeySource | None) -> MergeStep:
         """Return the step for partitions that have only static cells: it runs after the rows of these partitions are merged."""
@@ -182,7 +201,7 @@ class RowMerge:
         clustering = {sort_name(column): "''" for column in self.storage.table.clustering}
         sorts = {name: clustering.get(name, q(name)) for name in self._key}
         chosen = self._chosen(shown_columns(self.storage, static_only=True), sorts, exists)
-        return self._step(chosen, live_partitions_sql(self.storage, self.tables.partitions, condition, expiries=True), condition)
+        return self._step(chosen, live_partitions_sql(self.storage, self.tables.partitions, condition, expiries=True), condition, keys)
 
     def _chosen(self, shown: Mapping[CqlColumn, str], sorts: Mapping[str, str], exists: str) -> dict[str, str]:
         """Return SQL by column, without the version."""
@@ -193,11 +212,14 @@ class RowMerge:
         found[ROW_EXPIRES] = f"if({exists} AND {q(EXPIRES)} < '\\x02', {expiry}, {NEVER})"
         return found
 
-    def _step(self, chosen: Mapping[str, str], rows: str, condition: str) -> MergeStep:
+    def _step(self, chosen: Mapping[str, str], rows: str, condition: str, keys: KeySource | None) -> MergeStep:
         """Return the step that inserts rows; `condition` selects the stored rows that are replaced."""
         # A clock that was set back must not make a merge lose.
         newest = f"SELECT max({q(VERSION)}) + 1 FROM {self.tables.rows}{condition}"
         version = f"SELECT greatest(toUInt64(toUnixTimestamp64Nano(now64(9))), ({newest}))"
+        if keys is not None:
+            # Cells of a new column are written after the definition is altered, so their merge has a higher version.
+            version += f" + throwIf({self.tables.is_altered}, 'the table was altered since its rows were read')"
         names = ", ".join(map(q, [VERSION, *chosen]))
         head = f"INSERT INTO {self.tables.rows} ({names}) SELECT "
         return MergeStep(version, head, f", {', '.join(chosen.values())} FROM ({rows})")
