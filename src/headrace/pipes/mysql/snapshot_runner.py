@@ -75,7 +75,7 @@ class SnapshotRunner:
     """Returns a task that reads these tables."""
     written: Callable[[], BinlogPosition]
     """Returns the position up to which the stream may have written."""
-    settle: Callable[[], None]
+    settle: Callable[[], None] = lambda: None
     """Applies to the rows that were read what the stream has kept for them. The stream is paused."""
 
     def plan(self, connection: Connection[Any]) -> None:

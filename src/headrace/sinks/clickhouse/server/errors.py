@@ -53,6 +53,8 @@ TRANSIENT_CODES = {
     319: "UNKNOWN_STATUS_OF_INSERT",
     364: "RECEIVED_ERROR_TOO_MANY_REQUESTS",
     369: "ALL_REPLICAS_ARE_STALE",
+    # The session of a statement is released a moment after its answer.
+    373: "SESSION_IS_LOCKED",
     394: "QUERY_WAS_CANCELLED",
     415: "ALL_REPLICAS_LOST",
     416: "REPLICA_STATUS_CHANGED",
