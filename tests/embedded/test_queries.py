@@ -197,6 +197,24 @@ def test_session_rules_are_enforced(client: Client, server: EmbeddedServer) -> N
         slow.join()
 
 
+def test_a_session_is_free_when_the_response_has_ended(client: Client, server: EmbeddedServer) -> None:
+    """Clients with a connection pool send the next statement of a session over another connection."""
+    client.run("CREATE TEMPORARY TABLE mine (a Int64)", session_id="pooled")
+    whole = {"wait_end_of_query": "1"}
+    statements = [("INSERT INTO mine VALUES (1)", {}), ("SELECT count() FROM mine", {}), ("SELECT number FROM numbers(300000)", {})]
+    statements += [("SELECT number FROM numbers(300000)", whole), ("SET log_comment = 'x'", {}), ("SELECT throwIf(1)", {})]
+    with contextlib.ExitStack() as stack:
+        others = [client, *(Client(server.port) for _ in range(2))]
+        for other in others[1:]:
+            stack.enter_context(contextlib.closing(other.connection))
+        codes = set()
+        for round_number in range(12):
+            for place, (statement, options) in enumerate(statements):
+                connection = others[(round_number + place) % len(others)]
+                codes.add(connection.ask(statement, session_id="pooled", max_threads="2", **options).code)
+    assert codes == {0, 395}
+
+
 # --- forms ---------------------------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ import secrets
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Final, cast
@@ -122,7 +123,10 @@ class EmbeddedHandler:
                 "You should use method POST for modifying queries",
             )
         options = exchange.options = self._with_final(options, statement, request.headers)
-        with self._sessions.handle(options, statement.kind is StatementKind.SESSION) as handle:
+        with ExitStack() as claimed:
+            handle = claimed.enter_context(self._sessions.handle(options, statement.kind is StatementKind.SESSION))
+            # As in ClickHouse, the session is free for the client's next request before the client has the whole response.
+            exchange.response.before_end = claimed.close
             for table in tables:
                 table.create(handle, fields, self._guard)
             about = self._databases.find(statement, options.settings, options.parameters)

@@ -7,7 +7,7 @@ without its last chunk, so no client takes it for complete.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import BinaryIO
@@ -26,15 +26,19 @@ class ResponseWriter:
     started: bool = False
     refused: bool = False
     """The client is not authenticated: it gets a response and short timeouts."""
+    before_end: Callable[[], None] | None = None
+    """Called before the end of a response of known length or in chunks is sent. After that end, the client may send its next request."""
 
     def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Send a whole response."""
+        self._prepare_end()
         length = {} if status == HTTPStatus.NOT_MODIFIED else {"Content-Length": str(len(body))}
         head = self._head(status, {**headers, **length})
         self.started = True
         self.sock.sendall(head if self.method == "HEAD" else head + body)
 
     def send_file(self, status: int, headers: Mapping[str, str], body: BinaryIO, size: int) -> None:
+        self._prepare_end()
         head = self._head(status, {**headers, "Content-Length": str(size)})
         self.started = True
         self.sock.sendall(head)
@@ -61,8 +65,13 @@ class ResponseWriter:
             _send_all(self.sock, [b"%x\r\n" % len(piece), piece, b"\r\n"])
 
     def end_chunks(self) -> None:
+        self._prepare_end()
         if self.method != "HEAD":
             self.sock.sendall(b"0\r\n\r\n")
+
+    def _prepare_end(self) -> None:
+        if self.before_end is not None:
+            self.before_end()
 
     def _head(self, status: int, headers: Mapping[str, str]) -> bytes:
         lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]

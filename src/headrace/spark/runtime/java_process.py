@@ -32,6 +32,8 @@ _OLD: Final = ("UnsupportedClassVersionError", "Unrecognized VM option", "Unreco
 _INSTALL: Final = "install a Java 17 runtime (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
 _SHOWN_LINES: Final = 4
 _SHOWN: Final = 2000
+_OOM_SCORE: Final = "500"
+"""Half of the memory is added to the process's size when the kernel chooses a process to kill."""
 
 
 class SparkLost(TransientError):
@@ -58,6 +60,9 @@ def launch(conf: SparkConf, output: int) -> None:
 
 def _start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
     _LastStarted.process = subprocess.Popen(*arguments, **options)
+    # When memory runs out, the kernel ends Java or its children, and not this process: it names the cause, and starts Java again.
+    with suppress(OSError):
+        Path(f"/proc/{_LastStarted.process.pid}/oom_score_adj").write_text(_OOM_SCORE)
     return _LastStarted.process
 
 
