@@ -128,6 +128,20 @@ def test_missing_privileges_are_named_and_granted(server: PrivateServer, databas
         assert "GRANT" in findings["REPLICATION SLAVE"]["repair"]
 
 
+def test_foreign_keys_that_are_not_logged(fresh_server: FreshServer, flavour: str, check: Checkup) -> None:
+    server = fresh_server(**({"innodb_native_foreign_keys": True} if flavour == "mysql" else {}))
+    execute(server, "CREATE DATABASE shop")
+    key = "CONSTRAINT up FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE"
+    execute_in(server, "shop", "CREATE TABLE p (id INT PRIMARY KEY)", f"CREATE TABLE c (id INT NOT NULL, p INT, {key})")
+    name, url = "foreign key of shop.c", server.url("shop")
+    code, findings = check(url)
+    assert (code, findings[name]["level"], "the table has no key" in findings[name]["meaning"]) == (2, "error", True)
+    execute_in(server, "shop", "ALTER TABLE c ADD PRIMARY KEY (id)")
+    code, findings = check(url, "--tables", "shop.c")
+    assert (code, findings[name]["level"], "shop.p is not selected" in findings[name]["meaning"]) == (2, "error", True)
+    assert levels_of(check(url, "--tables", "shop.c", "--tables", "shop.p")[1], name) == ["ok"]
+
+
 def test_prepared_transactions(server: PrivateServer, database: str, check: Checkup) -> None:
     execute_in(server, database, "CREATE TABLE t (id INT PRIMARY KEY)")
     with server.root_connection(database) as connection, connection.cursor() as cursor:

@@ -16,6 +16,7 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from pymysql.err import IntegrityError
 
+import headrace
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
@@ -293,10 +294,27 @@ def test_cascades_that_cannot_be_exact_are_refused(replica: Replica, obstacle: s
     replica.book.run(*PAIR, *statements)
     with pytest.raises(DefiniteError, match=f"foreign key up of .* cannot apply it exactly: .*{why}") as raised:
         replica.restart(**settings)
-    # Both remedies of the message.
-    assert "--exclude" in str(raised.value.hint)
-    replica.restart(**{**settings, "cascades": CascadeMode.IGNORE})
-    replica.pipe.catch_up()
+    child = f"{replica.book.database}.c"
+    remedies = f'leave the table out with --exclude {child}, make the key RESTRICT, or accept different rows with cascades = "ignore"'
+    assert raised.value.hint == remedies
+    # Each remedy of the message, with a new state and new targets.
+    state, place = replica.state, f"DROP DATABASE IF EXISTS `{replica.book.database}`"
+    excluded = (*settings.get("exclude", ()), child)
+    for remedy in ({"exclude": excluded}, {"cascades": CascadeMode.IGNORE}, {}):
+        if not remedy:
+            replica.book.run("ALTER TABLE c DROP FOREIGN KEY up", "ALTER TABLE c ADD FOREIGN KEY (p) REFERENCES p (id)")
+        replica.client.command(place)
+        replica.state = state.with_name("-".join(["remedy", *remedy]))
+        replica.restart(shared_target=True, **{**settings, **remedy})
+        replica.pipe.catch_up()
+
+
+@ON_MYSQL
+def test_the_log_itself_is_not_read_as_if_it_were_complete(replica: Replica) -> None:
+    """`changes()` has no tables to which a cascade could be applied."""
+    replica.book.run(*PAIR)
+    with pytest.raises(DefiniteError, match=r"is changed by the foreign key up, and .* does not log such changes"):
+        next(iter(headrace.changes(replica.book.server.url(replica.book.database))))
 
 
 @ON_MYSQL

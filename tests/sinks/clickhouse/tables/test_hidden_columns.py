@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.create_table import create_sql
-from testkit.pipelines.embedded_access import target_of
 
 KEYED = TableSchema(TableName("shop", "t"), (Column("word", Kind.STRING, False), Column("id", Kind.INT64, False)), ("id",))
 KEYLESS = replace(KEYED, primary_key=())
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as started:
-        yield started
-
-
-@pytest.fixture
-def target(engine: EmbeddedServer) -> Iterator[ClickHouseTarget]:
-    found = target_of(engine, database=f"h_{secrets.token_hex(4)}")
-    yield found
-    disconnect(found)
 
 
 def sink_of(target: ClickHouseTarget, **chosen: Any) -> ClickHouseSink:

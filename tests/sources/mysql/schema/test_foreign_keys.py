@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from headrace.demo.private_server import PrivateServer
 from headrace.model.schema import ForeignKey, ReferentialAction, TableName
+from headrace.sources.mysql.schema.information_schema import capture_schemas
+from headrace.sources.mysql.server.connection import MySQLAddress, connect, parse_mysql_url
 from testkit.generators.ddl_random import Follower
 from testkit.oracles.binlogs import open_logbook
+from testkit.servers.accounts import Account
 
 _STATEMENTS = (
     "CREATE TABLE p (id INT PRIMARY KEY, code VARCHAR(10) NOT NULL, a INT, b INT, UNIQUE (code), UNIQUE two (a, b))",
@@ -46,7 +51,14 @@ _STATEMENTS = (
 )
 
 
-def test_followed_foreign_keys_equal_those_of_the_server(server: PrivateServer, database: str) -> None:
+def read_by(address: MySQLAddress, *databases: str) -> dict[TableName, tuple[ForeignKey, ...]]:
+    """Return the foreign keys that an account can see."""
+    with closing(connect(address)) as connection:
+        captured = capture_schemas(connection, address, lambda name: name.database in databases)
+    return {schema.name: schema.foreign_keys for schema in captured}
+
+
+def test_followed_foreign_keys_equal_those_of_the_server(server: PrivateServer, database: str, replica_account: Account) -> None:
     aside = f"{database}_aside"
     with open_logbook(server, database) as book:
         book.run(f"CREATE DATABASE {aside}")
@@ -57,6 +69,7 @@ def test_followed_foreign_keys_equal_those_of_the_server(server: PrivateServer, 
                 book.run(statement)
                 unclear = [answer for answer in follower.catch_up() if answer.why]
                 assert (statement, unclear, follower.differences()) == (statement, [], [])
+                assert read_by(parse_mysql_url(replica_account.url(database)), database, aside) == read_by(book.address, database, aside)
                 seen |= {key for table in follower.history.catalog.tables.values() for key in table.foreign_keys}
         finally:
             book.run("SET foreign_key_checks = 0")

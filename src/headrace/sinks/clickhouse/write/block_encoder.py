@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.column_types import DATE_FORMS
+from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows, RowRejected, event_of, position_text, row_text
 from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.server.scalar_values import render_value
@@ -46,6 +47,11 @@ class BlockEncoder:
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
         self._compressed = compression is not None
         self._buffer: Any = None
+
+    @property
+    def schema(self) -> TableSchema:
+        """The schema of the blocks."""
+        return self._schema
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -18,25 +18,22 @@ class KeyLogWriter:
 
     def __init__(self, scope: TargetScope, plan: CascadePlan, pipe: str) -> None:
         self._scope, self._plan, self._pipe = scope, plan, pipe
-        self._logs: dict[TableName, KeyLog] | None = None
-        self._encoders: dict[TableName, BlockEncoder] = {}
+        self._routes: dict[TableName, tuple[KeyLog, BlockEncoder]] = {}
 
     def write(self, block: ChangeBlock) -> None:
         """Write those changes of the block that its children need."""
         name = block.schema.name
         if name not in self._plan.logged:
             return
-        if self._logs is None:
-            self._logs = key_logs(self._plan, dict(resolve_tables(self._scope, self._plan.schemas.values())), self._pipe)
-        log = self._logs[name]
-        target = log.target
-        rows = log.rows_of(block, target.schema)
+        connection = connect(self._scope.target)
+        if not self._routes:
+            targets = dict(resolve_tables(self._scope, self._plan.schemas.values()))
+            logs = key_logs(self._plan, targets, self._pipe)
+            self._routes = {parent: (log, BlockEncoder(log.target, connection.limits)) for parent, log in logs.items()}
+        log, encoder = self._routes[name]
+        rows = log.rows_of(block, encoder.schema)
         if not rows.rows:
             return
-        connection = connect(self._scope.target)
-        encoder = self._encoders.get(name)
-        if encoder is None:
-            encoder = self._encoders[name] = BlockEncoder(target, connection.limits)
         settings = connection.supported({**INSERT_SETTINGS, **(CONVERSION_SETTINGS if encoder.converts else {})})
         with translate_errors(self._scope.target, f"writing {rows.rows} changes of table {name} to {log.qualified}"):
             body = encoder.encode(rows, encoder.statement(log.qualified).encode())

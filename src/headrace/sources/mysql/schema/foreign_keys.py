@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
+from headrace.errors import DefiniteError
 from headrace.model.schema import ForeignKey, ReferentialAction, TableName
 from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, query, quote_name
 
@@ -38,19 +39,20 @@ _CONSTRAINT: Final = re.compile(
     rf"(?: ON DELETE {_ACTION})?(?: ON UPDATE {_ACTION})?,?$",
     re.MULTILINE,
 )
+_FOREIGN_KEY_LINE: Final = re.compile(r"^ +CONSTRAINT `.*` FOREIGN KEY ", re.MULTILINE)
 
 
 def read_foreign_keys(connection: Connection[Any], address: MySQLAddress, names: Sequence[TableName]) -> dict[TableName, list[ForeignKey]]:
     """Return the foreign keys of each of these child tables, in the order of their names."""
     if not names:
         return {}
-    if is_mariadb(connection) and not _may_do_everything(connection, address):
+    if is_mariadb(connection) and not _has_all_privileges(connection, address):
         return {name: _parse_create(name, _show_create(connection, address, name)) for name in names}
     return _from_information_schema(connection, address, sorted({name.database for name in names}))
 
 
-def _may_do_everything(connection: Connection[Any], address: MySQLAddress) -> bool:
-    """Whether `information_schema` shows everything to the account: one query instead of one per table."""
+def _has_all_privileges(connection: Connection[Any], address: MySQLAddress) -> bool:
+    """Whether the account has all privileges. Then `information_schema` shows all keys: one query instead of one per table."""
     return any(str(grant[0]).startswith("GRANT ALL PRIVILEGES ON *.* TO") for grant in query(connection, address, "SHOW GRANTS"))
 
 
@@ -65,8 +67,15 @@ def _show_create(connection: Connection[Any], address: MySQLAddress, name: Table
 
 
 def _parse_create(child: TableName, statement: str) -> list[ForeignKey]:
+    parsed = _CONSTRAINT.findall(statement)
+    if len(parsed) != len(_FOREIGN_KEY_LINE.findall(statement)):
+        raise DefiniteError(
+            f"the server describes a foreign key of {child} in a form that Headrace does not know",
+            place=f"table {child}",
+            hint=f"please report its SHOW CREATE TABLE; until then leave the table out with --exclude {child}",
+        )
     found = []
-    for name, columns, database, parent, referenced, on_delete, on_update in _CONSTRAINT.findall(statement):
+    for name, columns, database, parent, referenced, on_delete, on_update in parsed:
         found.append(
             ForeignKey(
                 _unquoted(name),

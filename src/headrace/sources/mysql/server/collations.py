@@ -35,10 +35,10 @@ class SourceCollations:
 
     def weights(self, table: TableName, column: str, texts: Sequence[str]) -> list[str]:
         """Return a weight for each text. Texts are equal in the column if their weights are."""
+        charset, collation, pads = self._collation(table, column)
+        stripped = [text.rstrip(" ") if pads else text for text in texts]
+        found: list[str] = []
         with closing(connect(self._address)) as connection:
-            charset, collation, pads = self._collation(connection, table, column)
-            stripped = [text.rstrip(" ") if pads else text for text in texts]
-            found: list[str] = []
             for start in range(0, len(stripped), _AT_ONCE):
                 chosen = stripped[start : start + _AT_ONCE]
                 weight = f"HEX(WEIGHT_STRING(CONVERT(%s USING {charset}) COLLATE {collation}))"
@@ -48,15 +48,14 @@ class SourceCollations:
 
     def folds_ascii_letters_only(self, table: TableName, column: str) -> bool:
         """Whether two texts of printable ASCII characters are equal only if they differ in upper and lower case and in trailing spaces."""
-        with closing(connect(self._address)) as connection:
-            collation = self._collation(connection, table, column)[1]
-        return bool(_OF_ALL_LANGUAGES.fullmatch(collation))
+        return bool(_OF_ALL_LANGUAGES.fullmatch(self._collation(table, column)[1]))
 
-    def _collation(self, connection: Connection[Any], table: TableName, column: str) -> tuple[str, str, bool]:
+    def _collation(self, table: TableName, column: str) -> tuple[str, str, bool]:
         """Return character set and collation of a column, and whether the collation ignores trailing spaces."""
         known = self._known.get((table, column))
         if known is None:
-            known = self._known[table, column] = self._read_collation(connection, table, column)
+            with closing(connect(self._address)) as connection:
+                known = self._known[table, column] = self._read_collation(connection, table, column)
         return known
 
     def _read_collation(self, connection: Connection[Any], table: TableName, column: str) -> tuple[str, str, bool]:
