@@ -39,10 +39,10 @@ class RandomTables:
         self.keys.pop(table, None)
         for number in range(rng.randint(1, 2) if earlier else 0):
             column = f"f{number}"
-            in_key = not number and rng.random() < 0.25
+            in_key = not number and rng.random() < 0.4
             defined.append(f"{column} INT{' NOT NULL' if in_key else ''}")
             columns.append(column)
-            actions = ["CASCADE", "RESTRICT"] if in_key else [rng.choice(_DELETE), rng.choice(_UPDATE)]
+            actions = ["CASCADE", rng.choice(("CASCADE", "CASCADE", "RESTRICT"))] if in_key else [rng.choice(_DELETE), rng.choice(_UPDATE)]
             parent = rng.choice(earlier)
             referenced = rng.choice(["id"] if len(self.keys[parent]) == 1 else ["u"])
             foreign.append(f"FOREIGN KEY ({column}) REFERENCES {parent} ({referenced}) ON DELETE {actions[0]} ON UPDATE {actions[1]}")

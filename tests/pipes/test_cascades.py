@@ -24,7 +24,7 @@ from headrace.model.cascade_mode import CascadeMode
 from headrace.model.change_block import ChangeBlock
 from headrace.pipes.state.resync_requests import request_resync
 from headrace.sinks.clickhouse.cascades.store import ClickHouseCascadeStore
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow, SetAs, TargetEngine
 from headrace.sinks.clickhouse.write.writer import ClickHouseWriter
 from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.server.connection import connect
@@ -220,6 +220,57 @@ def test_resync_and_restart(replica: Replica) -> None:
 
 
 @ON_MYSQL
+def test_rows_that_move_to_other_keys(replica: Replica) -> None:
+    """ON UPDATE CASCADE of columns of the primary key. The old key may get another row in the same batch."""
+    values = "t TEXT, d DECIMAL(20, 5), e ENUM('x', 'y'), s SET('x', 'y'), j JSON, w DATETIME(3), b BLOB, f DOUBLE NOT NULL"
+    one = "'{0}', {0}.5, 'y', 'x,y', '[{0}]', '2026-01-01 00:00:00.5', x'0061', {0}"
+    replica.begin(
+        "CREATE TABLE p (id INT PRIMARY KEY)",
+        f"CREATE TABLE m (p INT, n INT, {values}, PRIMARY KEY (p, n),"
+        " FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE ON UPDATE CASCADE)",
+        "CREATE TABLE c (p INT, n INT, k INT, v INT, PRIMARY KEY (p, n, k), UNIQUE (v),"
+        " FOREIGN KEY (p, n) REFERENCES m (p, n) ON DELETE CASCADE ON UPDATE CASCADE)",
+        "CREATE TABLE d (id INT PRIMARY KEY, v INT, FOREIGN KEY (v) REFERENCES c (v) ON DELETE CASCADE ON UPDATE SET NULL)",
+        "INSERT INTO p VALUES (1), (2), (3), (9)",
+        *(f"INSERT INTO m VALUES ({p}, {n}, {one.format(p * 10 + n)})" for p in (1, 2, 3) for n in (1, 2)),
+        "INSERT INTO c VALUES (1, 1, 1, 111), (1, 1, 2, 112), (2, 1, 1, 211), (3, 2, 1, 321)",
+        "INSERT INTO d VALUES (1, 111), (2, 112), (3, 211), (4, 321)",
+    )
+    replica.step("UPDATE p SET id = 5 WHERE id = 1")
+    # Keys move one by one, and each is taken by another row.
+    replica.step("UPDATE p SET id = id + 1 ORDER BY id DESC")
+    replica.step("UPDATE p SET id = id - 1 ORDER BY id", "UPDATE m SET t = 'later' WHERE p = 2", "DELETE FROM m WHERE p = 3 AND n = 1")
+    # The old key gets a new row in the same batch, and so do its children.
+    replica.step(
+        "UPDATE p SET id = 7 WHERE id = 2",
+        "INSERT INTO p VALUES (2)",
+        f"INSERT INTO m VALUES (2, 1, {one.format(77)})",
+        "INSERT INTO c VALUES (2, 1, 1, 999)",
+        "UPDATE c SET v = 998 WHERE v = 211",
+        "DELETE FROM p WHERE id = 2",
+    )
+    # There and back, a change in between, and a row that moves into a key that was just left.
+    replica.step("UPDATE p SET id = 20 WHERE id = 7", "UPDATE m SET f = 4 WHERE p = 20", "UPDATE p SET id = 7 WHERE id = 20")
+    replica.step("UPDATE p SET id = 30 WHERE id = 7", "UPDATE p SET id = 7 WHERE id = 3", "UPDATE m SET t = 'moved in' WHERE p = 7")
+    replica.restart()
+    replica.step("UPDATE m SET n = n + 10 WHERE p = 30", "UPDATE p SET id = 31 WHERE id = 30", "DELETE FROM p WHERE id = 5")
+    replica.step("ALTER TABLE m ADD late INT DEFAULT 3", "UPDATE m SET late = 4", "UPDATE p SET id = id + 100 ORDER BY id DESC")
+    request_resync(replica.pipe.directory, (f"{replica.book.database}.m",))
+    replica.step("UPDATE p SET id = id + 100 ORDER BY id DESC")
+
+
+@ON_MYSQL
+def test_rows_that_move_in_a_target_with_other_keys(replica: Replica) -> None:
+    """The foreign key is a column of the sort key and of the partition, and not of the primary key."""
+    choices = ClickHouseOptions(tables=(("*.c", (("sort_key", ("p", "id")), ("partition_by", "p % 4"))),))
+    replica.book.run(*PAIR[:1], PAIR[1].replace("p INT", "p INT NOT NULL, v INT"))
+    replica.restart(choices=choices)
+    replica.step("INSERT INTO p VALUES (1), (2), (3)", "INSERT INTO c VALUES (1, 1, 10), (2, 2, 20), (3, 3, 30)")
+    replica.step("UPDATE p SET id = id + 1 ORDER BY id DESC", "UPDATE c SET v = v + 1 WHERE p > 2")
+    replica.step("UPDATE p SET id = 9 WHERE id = 2", "UPDATE c SET p = 3 WHERE id = 1", "UPDATE p SET id = 8 WHERE id = 3")
+
+
+@ON_MYSQL
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=MORE), pytest.param(2, marks=MORE), pytest.param(3, marks=MORE)])
 def test_changes_while_rows_are_read(replica: Replica, seed: int) -> None:
     """Parents change between the chunks of their children, and the stream replicates it before the next chunk."""
@@ -270,10 +321,19 @@ def test_the_user_may_forbid_or_ignore_cascades(replica: Replica, caplog: pytest
 
 COLLAPSING = ClickHouseOptions(all_tables=(("engine", TargetEngine.COLLAPSING),))
 OBSTACLES: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
-    "a key that moves": (
-        ("ALTER TABLE c DROP PRIMARY KEY, MODIFY p INT NOT NULL, ADD PRIMARY KEY (id, p)",),
-        {},
-        "it changes p, which is part of the key",
+    "a moving row with an array": (
+        ("ALTER TABLE c ADD s SET('x', 'y') NOT NULL DEFAULT 'x', DROP PRIMARY KEY, MODIFY p INT NOT NULL, ADD PRIMARY KEY (id, p)",),
+        {"choices": ClickHouseOptions(all_tables=(("set", SetAs.ARRAY),))},
+        "it moves rows of .* to other keys, and a key log cannot hold its column s",
+    ),
+    "a sort key that is set to NULL": (
+        (
+            "ALTER TABLE p ADD p INT",
+            "ALTER TABLE c DROP FOREIGN KEY up",
+            "ALTER TABLE c ADD CONSTRAINT up FOREIGN KEY (p) REFERENCES p (id) ON DELETE SET NULL",
+        ),
+        {"choices": ClickHouseOptions(all_tables=(("partition_by", "ifNull(p, 0) % 4"),))},
+        "it sets p to NULL, which is part of the key",
     ),
     "a child without a key": (("ALTER TABLE c DROP PRIMARY KEY",), {}, "the child table has no key"),
     "an excluded parent": ((), {"exclude": ("*.p",)}, "its parent .*p is not replicated"),
@@ -282,6 +342,11 @@ OBSTACLES: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
         (),
         {"choices": COLLAPSING},
         "is not a ReplacingMergeTree",
+    ),
+    "rows that wait": (
+        (),
+        {"choices": ClickHouseOptions(all_tables=(("on_refused_row", OnRefusedRow.DEAD_LETTER),))},
+        "on_refused_row = dead_letter",
     ),
     "a masked column": ((), {"settings": {"transforms": {"*.c": {"mask": {"p": "null"}}}}}, "are transformed"),
 }

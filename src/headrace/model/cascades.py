@@ -6,8 +6,8 @@ which children, and in which order: a table comes after its parents, and tables 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from headrace.model.schema import ForeignKey, ReferentialAction, TableName, TableSchema
@@ -30,6 +30,10 @@ class Cascade:
         changes = (ReferentialAction.SET_NULL, ReferentialAction.SET_DEFAULT)
         return self.key.on_delete in changes or self.key.on_update is not ReferentialAction.NONE
 
+    def moves_rows(self, key_columns: Collection[str]) -> bool:
+        """Whether the action changes the keys of child rows, which consist of these columns."""
+        return self.key.on_update is ReferentialAction.CASCADE and not set(self.key.columns).isdisjoint(key_columns)
+
     def __str__(self) -> str:
         return f"{self.key.name} of {self.child}"
 
@@ -41,6 +45,8 @@ class CascadePlan:
     schemas: Mapping[TableName, TableSchema]
     """The tables that take part."""
     cascades: tuple[Cascade, ...]
+    moving: frozenset[TableName] = frozenset()
+    """Child tables with a cascade that changes the keys of rows in the target."""
 
     def __bool__(self) -> bool:
         return bool(self.cascades)
@@ -51,18 +57,19 @@ class CascadePlan:
 
     @cached_property
     def logged(self) -> Mapping[TableName, tuple[str, ...]]:
-        """The columns of each parent table whose values the sink needs of every change.
-
-        A parent that is itself a child also has its row key and its own foreign keys in it.
-        """
-        return {name: self._logged(name) for name in sorted(self.parents)}
+        """The tables whose changes the sink logs. An update comes with its before image if it changes one of these columns."""
+        return {name: self._logged(name) for name in sorted(self.parents | self.moving)}
 
     def of_child(self, child: TableName) -> tuple[Cascade, ...]:
         return tuple(cascade for cascade in self.cascades if cascade.child == child)
 
-    def is_middle(self, name: TableName) -> bool:
-        """Whether the table is parent and child."""
-        return name in self.parents and bool(self.of_child(name))
+    def needs_states(self, name: TableName) -> bool:
+        """Whether the sink needs each state of each row of the table: it is parent and child, or its rows move to other keys."""
+        return name in self.moving or (name in self.parents and bool(self.of_child(name)))
+
+    def with_target_keys(self, key_columns: Mapping[TableName, Collection[str]]) -> CascadePlan:
+        """Return the plan for targets whose keys consist of these columns."""
+        return replace(self, moving=frozenset(one.child for one in self.cascades if one.moves_rows(key_columns[one.child])))
 
     def groups(self) -> list[tuple[TableName, ...]]:
         """Return the child tables in the order in which effects are applied. Tables of one group reference each other."""
@@ -90,7 +97,7 @@ class CascadePlan:
 
     def _logged(self, name: TableName) -> tuple[str, ...]:
         referenced = [column for cascade in self.cascades if cascade.parent == name for column in cascade.key.parent_columns]
-        if not self.is_middle(name):
+        if not self.needs_states(name):
             return tuple(dict.fromkeys(referenced))
         own = [column for cascade in self.of_child(name) for column in cascade.key.columns]
         return tuple(dict.fromkeys([*self.schemas[name].row_key, *referenced, *own]))

@@ -86,6 +86,8 @@ class CascadeRunner:
         if mode is CascadeMode.HALT and found:
             raise _refused(found[0], 'the setting cascades = "halt" forbids it', 'set cascades = "apply"')
         plan = plan_cascades(shown.values())
+        needs = self.context.targets.requirements(plan.schemas.values()) if plan else {}
+        plan = plan.with_target_keys({name: need.key_columns for name, need in needs.items()})
         if (plan, found) != self._checked:
             self._check(found, plan, schemas)
             self._checked = plan, found

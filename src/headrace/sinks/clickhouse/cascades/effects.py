@@ -98,10 +98,24 @@ class ChildTable:
             f"SELECT {', '.join([*columns, *values])} FROM ({self._results()})"
         )
 
-    # -- Events of a table that is parent and child
+    # -- Events of a table of which each state is needed
+
+    def write_events_sql(self, log: KeyLog) -> tuple[str, str]:
+        """Return the statements that write the effects on this table from its own key log, which has all columns."""
+        effects = f"(SELECT DISTINCT * FROM {log.qualified} WHERE derived)"
+        moved = " OR ".join(_differ(log.old(name), log.new(name)) for name in self.target.key_dependencies)
+        statements = []
+        for made, live, condition in ((log.old, "0", f"op = 'delete' OR {moved}"), (log.new, "1", "op = 'update'")):
+            names, values = self._metadata("version", "commit_time", live)
+            columns = [f"CAST({made(column.source.name)} AS {column.type})" for column in self.target.columns]
+            statements.append(
+                f"INSERT INTO {self.target.qualified} ({', '.join([*self._columns, *names])}) "
+                f"SELECT {', '.join([*columns, *values])} FROM {effects} WHERE {condition}"
+            )
+        return statements[0], statements[1]
 
     def derive_events_sql(self, log: KeyLog) -> str:
-        """Return the statement that adds the effects on this table to its own key log, as events for its children.
+        """Return the statement that adds the effects on this table to its own key log, also as events for its children.
 
         A row of the log takes part as of its time: later changes of the same row do not hide it.
         """
@@ -254,3 +268,8 @@ class ChildTable:
         mark = self.target.metadata_column(MetadataRole.VERSION)
         assert mark is not None  # a child without versions is refused
         return quote_name(mark.name)
+
+
+def _differ(one: str, other: str) -> str:
+    """Return the condition that two values that may be NULL differ."""
+    return f"ifNull({one} != {other}, isNull({one}) != isNull({other}))"

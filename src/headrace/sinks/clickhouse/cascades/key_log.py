@@ -1,4 +1,6 @@
-"""The key log of a parent table: the changes of one batch, reduced to the columns that its foreign keys need.
+"""The key log of a table: the changes of one batch, reduced to the columns that foreign keys need.
+
+A table whose rows move to other keys has all columns in it, because a moved row is written as a whole.
 
 Tasks write it next to the target table. The driver reads it after the batch (see `effects`), and empties it when the batch is committed. A
 replay may write a change again; readers treat equal rows as one. Its columns have the types of the target table, so that ClickHouse
@@ -34,18 +36,18 @@ _METADATA: Final = (
 
 @dataclass(frozen=True, slots=True)
 class KeyLog:
-    """The key log of one parent table of one pipe."""
+    """The key log of one table of one pipe."""
 
-    parent: TargetTable
+    table: TargetTable
     columns: tuple[str, ...]
-    """Source columns of the parent."""
+    """Source columns of the table."""
     pipe: str
-    is_middle: bool
-    """Whether the parent is a child too. Then every change is logged, otherwise those that remove or change a key."""
+    has_states: bool
+    """Whether every change is logged (`CascadePlan.needs_states`), and not only those that remove or change a key."""
 
     @property
     def name(self) -> str:
-        signature = repr((str(self.parent.source), [(name, self.type_of(name)) for name in self.columns]))
+        signature = repr((str(self.table.source), [(name, self.type_of(name)) for name in self.columns]))
         return f"{own_prefix(self.pipe)}{short_hash(signature)}"
 
     @property
@@ -54,7 +56,7 @@ class KeyLog:
 
     @property
     def base(self) -> str:
-        """The quoted name of the table with the state of a parent that is a child too, as of the last commit.
+        """The quoted name of the table with the rows as of the last commit, if each state is needed.
 
         The target itself does not keep it: a row that a foreign key deleted may have been inserted again in the batch.
         """
@@ -72,12 +74,12 @@ class KeyLog:
 
     def type_of(self, column: str) -> str:
         """Return the ClickHouse type of a column, which accepts NULL."""
-        return nullable_type(self.parent.stored_column(column).type)
+        return nullable_type(self.table.stored_column(column).type)
 
     @property
     def has_text(self) -> bool:
         """Whether a logged column holds text, which the source compares by a collation."""
-        return any(self.parent.stored_column(name).source.form is ValueForm.TEXT for name in self.columns)
+        return any(self.table.stored_column(name).source.form is ValueForm.TEXT for name in self.columns)
 
     @property
     def spellings_name(self) -> str:
@@ -104,25 +106,25 @@ class KeyLog:
         return f"CREATE TABLE IF NOT EXISTS {self.qualified} ({listed}) ENGINE = MergeTree ORDER BY version"
 
     def create_base_sql(self, name: str) -> str:
-        columns = [self.parent.stored_column(column) for column in self.columns]
+        columns = [self.table.stored_column(column) for column in self.columns]
         listed = ", ".join(f"{quote_name(column.name)} {column.type}" for column in columns)
-        key = ", ".join(map(quote_name, self.parent.key))
+        key = ", ".join(map(quote_name, self.table.key))
         engine = "ReplacingMergeTree(__version, __dead)"
         return f"CREATE TABLE {name} ({listed}, __version UInt64, __dead UInt8) ENGINE = {engine} ORDER BY ({key})"
 
     def fill_base_sql(self, name: str) -> str:
         """Return the statement that copies the state from the target."""
-        columns = ", ".join(quote_name(self.parent.stored_column(column).name) for column in self.columns)
-        version = self.parent.metadata_column(MetadataRole.VERSION)
+        columns = ", ".join(quote_name(self.table.stored_column(column).name) for column in self.columns)
+        version = self.table.metadata_column(MetadataRole.VERSION)
         assert version is not None  # a child without versions is refused
-        rows = current_rows_sql(self.parent, versions=True)
+        rows = current_rows_sql(self.table, versions=True)
         return f"INSERT INTO {name} SELECT {columns}, {quote_name(version.name)}, 0 FROM ({rows})"
 
     def advance_base_sql(self) -> tuple[str, str]:
         """Return the statements that bring the state up to date with the log."""
-        moved = " OR ".join(f"{self.old(name)} != {self.new(name)}" for name in self.parent.schema.row_key)
+        moved = " OR ".join(f"{self.old(name)} != {self.new(name)}" for name in self.table.schema.row_key)
         old, new = (
-            ", ".join(f"CAST({made(name)} AS {self.parent.stored_column(name).type})" for name in self.columns)
+            ", ".join(f"CAST({made(name)} AS {self.table.stored_column(name).type})" for name in self.columns)
             for made in (self.old, self.new)
         )
         gone = f"op = 'delete' OR (op = 'update' AND ({moved}))"
@@ -137,11 +139,11 @@ class KeyLog:
         columns = [Column(CHECKED, Kind.UINT8, nullable=False)]
         stored = [StoredColumn(columns[0], CHECKED, "UInt8")]
         for name in self.columns:
-            source = self.parent.stored_column(name)
+            source = self.table.stored_column(name)
             for made in (self.old, self.new):
                 columns.append(replace(source.source, name=made(name), nullable=True))
                 stored.append(StoredColumn(columns[-1], made(name), self.type_of(name)))
-        schema = TableSchema(self.parent.source, tuple(columns), ())
+        schema = TableSchema(self.table.source, tuple(columns), ())
         return TargetTable(schema, OWN_DATABASE, self.name, EngineFamily.HISTORY, tuple(stored), _METADATA, ())
 
     def rows_of(self, block: ChangeBlock, schema: TableSchema) -> ChangeBlock:
@@ -151,7 +153,7 @@ class KeyLog:
         after_before = np.concatenate(([False], before[:-1])) if len(op) else before
         chosen = ~before & (op != Op.SNAPSHOT)
         unchecked = np.zeros(len(op), dtype=np.bool_) if block.unchecked is None else block.unchecked.to_numpy(zero_copy_only=False)
-        if not self.is_middle:
+        if not self.has_states:
             chosen &= ((op == Op.DELETE) | after_before) & ~unchecked
         rows = np.flatnonzero(chosen)
         kinds = op[rows]
@@ -173,8 +175,13 @@ class KeyLog:
 
 
 def key_logs(plan: CascadePlan, targets: dict[TableName, TargetTable], pipe: str) -> dict[TableName, KeyLog]:
-    """Return the key logs of all parents."""
-    return {name: KeyLog(targets[name], columns, pipe, plan.is_middle(name)) for name, columns in plan.logged.items()}
+    """Return all key logs."""
+    found = {}
+    for name, columns in plan.logged.items():
+        target = targets[name]
+        every = tuple(column.source.name for column in target.columns)
+        found[name] = KeyLog(target, every if name in plan.moving else columns, pipe, plan.needs_states(name))
+    return found
 
 
 def own_prefix(pipe: str) -> str:

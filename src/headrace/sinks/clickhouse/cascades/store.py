@@ -1,7 +1,7 @@
 """Applies cascades in ClickHouse after each batch, from the key logs that its tasks wrote.
 
-Every step may be repeated after a crash. Effects on a table that is a parent itself are added to its key log before its rows change,
-because they cannot be derived from the changed rows.
+Every step may be repeated after a crash. Effects on a table that is a parent itself, or whose rows move to other keys, are added to its
+key log before its rows change, because they cannot be derived from the changed rows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from headrace.sinks.clickhouse.cascades.key_log import KeyLog, key_logs, own_pre
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
+from headrace.sinks.clickhouse.server.options import OnRefusedRow
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve_tables
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable
 from headrace.sinks.clickhouse.tables.views import live_condition
 
 _MOST_ROUNDS: Final = 100_000
 _PAIRS: Final = 1_000
+_NOT_NULLABLE: Final = ("Array(", "Map(", "Tuple(", "JSON", "Variant(", "Dynamic", "Point", "Ring", "LineString", "Multi", "Polygon")
 
 
 class ClickHouseCascadeStore:
@@ -51,12 +53,16 @@ class ClickHouseCascadeStore:
             return f"the engine of {child.full_name} is not a ReplacingMergeTree with a version and a deletion column"
         if child.ignores_deletes:
             return f"{child.full_name} keeps deleted rows"
+        if self._scope.options.of(cascade.child).on_refused_row is OnRefusedRow.DEAD_LETTER:
+            return "the table has on_refused_row = dead_letter, and a row that is written later has missed the key's changes"
         if any(column.form is ValueForm.MEMBERS for column in child.schema.columns if column.name in cascade.key.columns):
             return "its columns are of type ENUM or SET, which the source compares by number"
-        changes_columns = cascade.key.on_update is not ReferentialAction.NONE or cascade.key.on_delete is not ReferentialAction.CASCADE
-        moving = sorted(set(cascade.key.columns).intersection(child.key_dependencies)) if changes_columns else []
-        if moving:
-            return f"it changes {', '.join(moving)}, which is part of the key of {child.full_name}"
+        in_key = sorted(set(cascade.key.columns).intersection(child.key_dependencies))
+        if in_key and ReferentialAction.SET_NULL in (cascade.key.on_delete, cascade.key.on_update):
+            return f"it sets {', '.join(in_key)} to NULL, which is part of the key of {child.full_name}"
+        unfit = [column.name for column in child.columns if column.type.startswith(_NOT_NULLABLE)] if in_key else []
+        if unfit and cascade.moves_rows(in_key):
+            return f"it moves rows of {child.full_name} to other keys, and a key log cannot hold its column {unfit[0]}"
         return _missing_column(cascade.key.columns, child) or _missing_column(cascade.key.parent_columns, targets[cascade.parent])
 
     def prepare(self) -> None:
@@ -73,7 +79,7 @@ class ClickHouseCascadeStore:
             self._run(log.create_sql())
             if log.has_text:
                 self._run(f"CREATE TABLE IF NOT EXISTS {log.spellings} AS {log.qualified}")
-            if log.is_middle and log.base_name not in existing:
+            if log.has_states and log.base_name not in existing:
                 # It gets its name when it is complete.
                 unfinished = f"{database}.{quote_name(f'{log.name}_filling')}"
                 self._run(log.create_base_sql(unfinished), CREATE_SETTINGS)
@@ -82,30 +88,30 @@ class ClickHouseCascadeStore:
 
     def apply(self, floors: Mapping[TableName, int]) -> None:
         logs = self._logs
-        if not self._written(logs):
+        if self._plan.parents.isdisjoint(self._written(logs)):
             return
         children = {name: self._child(name, logs, floors.get(name, 0)) for group in self._plan.groups() for name in group}
         for group in self._plan.groups():
             self._derive_events({name: children[name] for name in group if name in logs}, logs)
             for name in group:
-                self._change_rows(children[name])
+                self._change_rows(children[name], logs.get(name))
 
     def clear(self) -> None:
         logs, existing = self._logs, self._existing()
         for name in self._written(logs):
-            if logs[name].is_middle and logs[name].base_name in existing:
+            if logs[name].has_states and logs[name].base_name in existing:
                 for statement in logs[name].advance_base_sql():
                     self._run(statement)
             self._run(f"TRUNCATE TABLE {logs[name].qualified} SYNC")
 
     def refresh(self) -> None:
         for log in self._logs.values():
-            if log.is_middle:
+            if log.has_states:
                 self._run(log.fill_base_sql(log.base))
 
     def drop_copies(self) -> None:
         for log in self._logs.values():
-            if log.is_middle:
+            if log.has_states:
                 self._run(f"DROP TABLE IF EXISTS {log.base} SYNC")
 
     def _derive_events(self, children: Mapping[TableName, ChildTable], logs: Mapping[TableName, KeyLog]) -> None:
@@ -155,7 +161,11 @@ class ClickHouseCascadeStore:
     def _texts_of(self, sql: str) -> list[str]:
         return [str(text) for (text,) in self._query(sql)]
 
-    def _change_rows(self, child: ChildTable) -> None:
+    def _change_rows(self, child: ChildTable, own_log: KeyLog | None) -> None:
+        if own_log is not None and child.target.source in self._plan.moving:
+            for statement in child.write_events_sql(own_log):
+                self._run(statement)
+            return
         self._spell(child)
         if child.is_only_deleted_from:
             self._run(child.delete_rows_sql())
@@ -192,7 +202,7 @@ class ClickHouseCascadeStore:
         return {str(name) for (name,) in rows}
 
     def _written(self, logs: Mapping[TableName, KeyLog]) -> list[TableName]:
-        """Return the parents whose logs have rows."""
+        """Return the tables whose logs have rows."""
         filled = self._with_rows(log.name for log in logs.values())
         return [name for name, log in logs.items() if log.name in filled]
 
