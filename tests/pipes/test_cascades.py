@@ -284,6 +284,9 @@ def test_changes_while_rows_are_read(replica: Replica, seed: int) -> None:
         tables.change(rng.randint(0, 3))
         if not pipe.is_paused and rng.random() < 0.7:
             pipe.stream_some(1)
+        if not pipe.is_paused and rng.random() < 0.1:
+            request_resync(pipe.directory, (f"{replica.book.database}.{rng.choice(list(tables.columns))}",))
+            pipe.parts.resyncs.plan_pending(nullcontext)
 
     pipe = SteeredPipe(
         replica.book, replica.url, replica.state, chunk_rows=2, between=between, inside=lambda: tables.change(rng.randint(0, 2))

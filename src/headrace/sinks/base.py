@@ -180,7 +180,7 @@ class CascadeStore(Protocol):
     def apply(self, floors: Mapping[TableName, int]) -> None:
         """Apply the changes of parents that writers have logged. The writers of the batch have ended.
 
-        Rows of a table in `floors` with a lower version take no effects: a running snapshot will replace or delete them.
+        Rows of a table in `floors` with a lower version take no effects: a snapshot has replaced or deleted them, or will.
         """
 
     def clear(self) -> None:

@@ -41,7 +41,7 @@ class CascadeRunner:
     incomplete: Callable[[], Iterable[str]]
     """Returns the tables of which rows are still to be read."""
     floors: Callable[[], Mapping[TableName, int]]
-    """Returns the versions below which the rows of tables are stale, because a running snapshot reads them again."""
+    """Returns the versions below which the rows of tables are stale, because a later snapshot reads them again."""
     plan: CascadePlan = field(default=_NO_CASCADES, init=False)
     _checked: tuple[CascadePlan, list[Cascade]] = field(default=(_NO_CASCADES, []), init=False)
     _warned: frozenset[str] = field(default=frozenset(), init=False)

@@ -42,11 +42,11 @@ class TableSnapshots:
         return named | {str(name) for name in list(self.context.state.tables) if globs and requested(name)}
 
     def stale_versions(self) -> dict[TableName, int]:
-        """The versions below which rows of incomplete tables are stale: they are read again, or deleted at the end."""
+        """The versions below which rows are stale: the table's last snapshot reads them again, or deletes them at its end."""
         return {
             name: BinlogPosition.from_json(one.stale_before).version
             for name, one in self.current()
-            if not one.complete and one.stale_before is not None
+            if one.stale_before is not None
         }
 
     def current(self) -> list[tuple[TableName, TableSnapshot]]:

@@ -47,7 +47,7 @@ class ChildTable:
     work: str
     """The quoted name of its work table."""
     floor: int = 0
-    """Rows with lower versions take no effects: a snapshot will replace or delete them."""
+    """Rows with lower versions take no effects: a snapshot has replaced or deleted them, or will."""
 
     @property
     def is_only_deleted_from(self) -> bool:
@@ -165,7 +165,8 @@ class ChildTable:
             f"leadInFrame(__version, 1, toUInt64({_NEVER})) OVER (PARTITION BY {shown_key} ORDER BY __version, __live DESC "
             "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)"
         )
-        return f"SELECT * FROM (SELECT *, {until} AS __until FROM (SELECT DISTINCT * FROM ({images}))) WHERE __live AND __version < __until"
+        states = f"SELECT *, {until} AS __until FROM (SELECT DISTINCT * FROM ({images}))"
+        return f"SELECT * FROM ({states}) WHERE __live AND __version < __until AND __version >= {self.floor}"
 
     # -- Matches
 
