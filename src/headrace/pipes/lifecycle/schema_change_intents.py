@@ -55,6 +55,12 @@ class Intent:
         """Whether only the state changes."""
         return not (self.steps or self.prepared or self.stale_tables or self.resyncs or self.concurrent_resyncs or self.entries)
 
+    @property
+    def touched(self) -> frozenset[TableName]:
+        """All tables that the statement changes, by their old and new names."""
+        stale = {schema.name for schema in self.stale_tables}
+        return frozenset({*self.tables, *self.dropped_tables, *self.prepared, *self.resyncs, *self.concurrent_resyncs, *stale})
+
     def to_json(self) -> dict[str, Any]:
         return {
             "position": self.position.to_json(),

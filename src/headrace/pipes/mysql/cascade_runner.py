@@ -107,10 +107,10 @@ class CascadeRunner:
             self._run(lambda store: store.refresh())
             self.apply()
 
-    def before_statement(self) -> None:
-        """Prepare for a statement that may change tables in any way."""
+    def before_change(self, tables: frozenset[TableName]) -> None:
+        """Prepare for a statement that changes these tables in any way."""
         self.texts.forget()
-        if self.plan:
+        if not tables.isdisjoint(self.plan.schemas):
             self._run(lambda store: store.drop_copies())
             self._is_stale = True
 

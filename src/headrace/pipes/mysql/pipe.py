@@ -93,12 +93,12 @@ class MySQLPipe(SchemaFollowingPipe):
         self._own_targets(directory, started.state)
         snapshots = TableSnapshots(context, SnapshotLog(directory))
         executor = self._executor(context, snapshots.log)
-        follower = SchemaChangeFollower(started.history, executor, settings.schema_changes)
         reporter = ProgressReporter(self._targets, settings.pipe_name, str(self._address), lambda: snapshots.incomplete, directory.seal)
         skips = self._targets.skips(directory.path, settings.pipe_name, settings.transforms)
         cascades = CascadeRunner(
             context, not started.logs_cascades, SourceCollations(self._address), lambda: snapshots.incomplete, snapshots.stale_versions
         )
+        follower = SchemaChangeFollower(started.history, executor, settings.schema_changes, cascades.before_change)
         stream = StreamRunner(self._address, context, follower, reporter, skips, cascades)
         snapshot_runner = SnapshotRunner(
             self._address, context, snapshots, stream.snapshot_task, lambda: stream.written, stream.settle_cascades

@@ -8,6 +8,7 @@ harmless: a table that was altered has a captured position after it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from headrace.errors import DefiniteError
@@ -36,6 +37,8 @@ class SchemaChangeFollower:
     history: SchemaHistory
     executor: IntentExecutor
     policy: SchemaPolicy
+    before_change: Callable[[frozenset[TableName]], None] = lambda _: None
+    """Called with the tables that a statement changes, before it is applied."""
 
     def apply(self, query: Query, position: BinlogPosition, left_out: TableName | None = None) -> None:
         """Apply the statement's effect to the sink; raise `DefiniteError` if that is not possible.
@@ -69,6 +72,7 @@ class SchemaChangeFollower:
         after, applier = self.history.as_of(position), self.executor.context.targets.sink.schema_applier
         plan = StatementPlan(followed, after, self.executor, self.policy, applier)
         intent = SchemaChangePlanner(plan).plan_intent()
+        self.before_change(intent.touched)
         self.executor.execute(intent)
         for entry in intent.entries:
             result = f"{entry.outcome}: {entry.detail}" if entry.detail else entry.outcome

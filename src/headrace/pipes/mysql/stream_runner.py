@@ -203,8 +203,6 @@ class StreamRunner:
             if self.cascades is not None:
                 self.cascades.apply()
             self.context.targets.commit_batch(BatchCommit(str(max(ends)), max(ends).version))
-        if statements and self.cascades is not None:
-            self.cascades.before_statement()
         for split in statements:
             self._apply_statement(Query.from_json(split.query), BinlogPosition.from_json(split.offset), split.created_with_rows)
         # A resync recreates a target without a statement.

@@ -43,11 +43,7 @@ class TableSnapshots:
 
     def stale_versions(self) -> dict[TableName, int]:
         """The versions below which rows are stale: the table's last snapshot reads them again, or deletes them at its end."""
-        return {
-            name: BinlogPosition.from_json(one.stale_before).version
-            for name, one in self.current()
-            if one.stale_before is not None
-        }
+        return {name: BinlogPosition.from_json(one.stale_before).version for name, one in self.current() if one.stale_before is not None}
 
     def current(self) -> list[tuple[TableName, TableSnapshot]]:
         """The current snapshots of replicated tables."""
