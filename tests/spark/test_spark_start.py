@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -99,6 +100,18 @@ def test_too_little_address_space(tmp_path: Path) -> None:
 def test_it_is_killed_once(tmp_path: Path) -> None:
     text = said(tmp_path, "once(lambda: os.kill(java(), signal.SIGKILL))\nstart()")
     assert "Spark's Java process ended while it started (ended by SIGKILL); starting it again" in text
+    assert "STARTED" in text
+
+
+def test_the_launcher_is_killed(tmp_path: Path) -> None:
+    """Spark's start script runs a Java process first that only prints the command of the second one."""
+    real, java = shutil.which("java"), tmp_path / "home" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    once = f'case "$*" in *launcher.Main*) mkdir {tmp_path}/killed 2>/dev/null && kill -9 $$ ;; esac'
+    java.write_text(f'#!/bin/sh\n{once}\nexec {real} "$@"\n')
+    java.chmod(0o755)
+    text = said(tmp_path, "start()", environment={"JAVA_HOME": str(tmp_path / "home")})
+    assert "Spark's Java process ended while it started (a signal ended its launcher); starting it again" in text
     assert "STARTED" in text
 
 

@@ -180,7 +180,9 @@ def _memory_group(size: int) -> Iterator[Path | None]:
 
 def _kill_java_once(run: Run) -> None:
     while run.code is None:
-        java = [pid for pid in run.processes() if command_lines([pid]).partition(" ")[0].endswith("/java")]
+        lines = {pid: command_lines([pid]) for pid in run.processes()}
+        # The launcher only prints the command of the process that is to be killed.
+        java = [pid for pid, line in lines.items() if line.partition(" ")[0].endswith("/java") and "launcher.Main" not in line]
         if java:
             os.kill(java[0], signal.SIGKILL)
             return

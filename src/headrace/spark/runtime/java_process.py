@@ -29,6 +29,10 @@ _LAST_MOMENT_S: Final = 3.0
 _HEAP_CODE: Final = 3
 """The exit code of Java with -XX:+ExitOnOutOfMemoryError."""
 _OLD: Final = ("UnsupportedClassVersionError", "Unrecognized VM option", "Unrecognized option")
+_LAUNCHER_ENDED: Final = "CMD: bad array subscript"
+"""Spark's start script prints it if its first Java process, which prints the command of the second, ends without output."""
+_KILLS: Final = "the kernel kills processes when memory runs out (dmesg shows it): give the machine or its control group more"
+_AGAIN: Final = "start again, where that is not done anyway; if this comes back, see whether the machine has memory enough"
 _INSTALL: Final = "install a Java 17 runtime (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
 _SHOWN_LINES: Final = 4
 _SHOWN: Final = 2000
@@ -96,9 +100,7 @@ def lost_process_error(what: str = "Spark's Java process has ended") -> Headrace
         assert found is not None
         return found
     how = describe_exit()
-    hint = "start again, where that is not done anyway; if this comes back, see whether the machine has memory enough"
-    if how.endswith("SIGKILL"):
-        hint = f"the kernel kills processes when memory runs out (dmesg shows it): give the machine or its control group more; {hint}"
+    hint = f"{_KILLS}; {_AGAIN}" if how.endswith("SIGKILL") else _AGAIN
     return SparkLost(f"{what} ({how})" if how else what, hint=hint)
 
 
@@ -124,6 +126,8 @@ def explain_start_failure(reason: str, java_output: Sequence[str], packages: str
         return DefiniteError(f"Spark cannot start: there is no Java ({_java()})", place="the start of Spark's Java process", hint=_INSTALL)
     if any(words in text for words in _OLD):
         return DefiniteError(f"Spark cannot start: Java is too old, or no Java 17.{detail}", place=str(_java()), hint=_INSTALL)
+    if _LAUNCHER_ENDED in text:
+        return SparkLost("Spark's Java process ended while it started (a signal ended its launcher)", hint=f"{_KILLS}; {_AGAIN}")
     how = describe_exit()
     if not reason or how.startswith("ended by"):
         return lost_process_error("Spark's Java process ended while it started")
