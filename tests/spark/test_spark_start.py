@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,14 +49,18 @@ java_process.reset_gateway()
 
 def said(tmp_path: Path, body: str, *, limits: str = "", environment: dict[str, str] | None = None) -> str:
     program = _PROGRAM.format(body="\n".join(f"    {line}" for line in body.splitlines()))
-    ran = subprocess.run(
-        ["sh", "-c", f'{limits} exec "$@"', "sh", sys.executable, "-c", program, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **(environment or {})},
-        timeout=300,
-    )
+    for _ in range(5):
+        ran = subprocess.run(
+            ["sh", "-c", f'{limits} exec "$@"', "sh", sys.executable, "-c", program, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **(environment or {})},
+            timeout=300,
+        )
+        # A few milliseconds after it has killed Java, the kernel may kill Python too, because Java's memory is not released yet.
+        if ran.returncode != -signal.SIGKILL:
+            break
     text = ran.stdout + ran.stderr
     assert "Traceback" not in text, text
     return text

@@ -156,7 +156,11 @@ def _limited(pipeline: Pipeline, limits: str, *options: str) -> Finished:
     """`replicate --once` in a shell that sets limits first."""
     words = ["replicate", pipeline.source, pipeline.sink, "--state", str(pipeline.state), "--once", *options]
     script = ["sh", "-c", f'{limits}; exec "$@"', "sh", sys.executable, "-m", "headrace", *words]
-    ran = subprocess.run(script, check=False, capture_output=True, text=True, timeout=300)
+    for _ in range(5):
+        ran = subprocess.run(script, check=False, capture_output=True, text=True, timeout=300)
+        # A few milliseconds after it has killed Java, the kernel may kill Python too, because Java's memory is not released yet.
+        if ran.returncode != -signal.SIGKILL:
+            break
     return Finished(ran.returncode, ran.stdout + ran.stderr)
 
 
