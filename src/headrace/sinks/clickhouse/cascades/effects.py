@@ -102,7 +102,7 @@ class ChildTable:
 
     def write_events_sql(self, log: KeyLog) -> tuple[str, str]:
         """Return the statements that write the effects on this table from its own key log, which has all columns."""
-        effects = f"(SELECT DISTINCT * FROM {log.qualified} WHERE derived)"
+        effects = f"(SELECT DISTINCT * FROM {log.qualified} WHERE derived AND version >= {self.floor})"
         moved = " OR ".join(_differ(log.old(name), log.new(name)) for name in self.target.key_dependencies)
         statements = []
         for made, live, condition in ((log.old, "0", f"op = 'delete' OR {moved}"), (log.new, "1", "op = 'update'")):
