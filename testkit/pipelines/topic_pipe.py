@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,11 @@ class LocalTopicPipe:
         exclude_columns: tuple[str, ...] = (),
         settings: dict[str, Any] | None = None,
         owner: bool = False,
+        topics: TopicSettings | None = None,
+        compacted: frozenset[str] = frozenset(),
     ) -> None:
-        """`settings`: entries of a settings file; `owner`: check the state as a run does, until `close`."""
+        """`settings`: entries of a settings file; `owner`: check the state as a run does, until `close`; `topics`: settings of the source,
+        instead of `choices`; `compacted`: topics with cleanup.policy=compact."""
         chosen = PipeSettings(
             Selection(("*.*",), exclude),
             state,
@@ -61,7 +65,8 @@ class LocalTopicPipe:
             projection=Projection(exclude=exclude_columns),
             choices=settings or {},
         )
-        topics = TopicSettings("unused", choices=choices or DebeziumOptions())
+        topics = topics or TopicSettings("unused", choices=choices or DebeziumOptions())
+        self._compacted = compacted
         self._pipe = DebeziumPipe(KafkaAddress("127.0.0.1:1"), topics, sink, f"test:{sink.target.database}", chosen, LogView())
         self._directory = StateDirectory(state).acquire() if owner else StateDirectory(state)
         self._schema_records = schema_records
@@ -84,6 +89,7 @@ class LocalTopicPipe:
         if self._schema_records is not None:
             batches.evolution.descriptions.in_topic = lambda: list(self._schema_records or ())
         batches.identify = lambda names: dict.fromkeys(names, "made here")
+        batches.compacted = lambda _: self._compacted
         batches.evolution.finish()
         self._pipe._targets.prepare(batches.shown().values())
         self._directory.save(state)
@@ -103,11 +109,17 @@ class LocalTopicPipe:
             inner = ends.setdefault(record.topic, {})
             inner[str(record.partition)] = max(inner.get(str(record.partition), 0), record.offset + 1)
         write_batch_file(self._directory.checkpoint / "offsets" / str(self.number), "\n".join(("v1", "{}", json.dumps(ends))))
-        pieces = {OffsetRange(piece.topic, piece.partition, number, number + 1): piece for number, piece in enumerate(as_batches(found))}
+        begun = self.batches.reached.offsets
+        pieces = {
+            OffsetRange(
+                piece.topic, piece.partition, begun.get(piece.topic, {}).get(piece.partition, 0), piece.offset[-1].as_py() + 1
+            ): piece
+            for piece in as_batches(found)
+        }
 
         def run_ranges(task: RecordTask, ranges: Sequence[OffsetRange]) -> list[Report]:
             self.rounds += 1
-            return [pickle.loads(pickle.dumps(task)).run([pieces[one]]) for one in ranges]
+            return [replace(pickle.loads(pickle.dumps(task)), fetch=lambda one: iter([pieces[one]])).run_ranges([one]) for one in ranges]
 
         self.batches.run(run_ranges, list(pieces), self.number)
         if commit:

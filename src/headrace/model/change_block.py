@@ -49,6 +49,8 @@ class ChangeBlock:
     """The SQL statement that made the change, if the source logged it and the reader requested it."""
     unchecked: pa.BooleanArray | None = None
     """Whether the change was made with `foreign_key_checks = 0`, if requested."""
+    name: str = ""
+    """The name of the block, if its bounds are not the versions of its images: a replay gives the same images the same name."""
 
     def taken(self, rows: Any) -> ChangeBlock:
         """Return the images at these indexes, or where the mask is true."""

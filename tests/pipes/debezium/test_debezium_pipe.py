@@ -171,7 +171,7 @@ def test_an_error_of_the_sink_is_not_its_own_cause() -> None:
     for error in (sink, kafka):
         selected = mock.patch("headrace.pipes.debezium.batch_runner.select_ranges", return_value=([mock.Mock()], []))
         with selected, pytest.raises(TransientError) as caught:
-            RecordBatchRunner._read(runner, mock.Mock(side_effect=error), [], {})
+            RecordBatchRunner._read(runner, mock.Mock(side_effect=error), [], 0, {})
         causes[type(caught.value)] = caught.value.__cause__
     assert causes == {TransientError: None, KafkaUnavailable: kafka}
 

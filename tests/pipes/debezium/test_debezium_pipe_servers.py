@@ -20,7 +20,6 @@ from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.state.event_skips import EventSkips, note_halt, request_skip, skipped_events
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.clickhouse.server.client import connect
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.debezium.events.options import DebeziumOptions, MalformedPolicy, UnavailablePolicy
 from testkit.pipelines.topic_pipe import LocalTopicPipe
@@ -268,12 +267,6 @@ def test_new_columns_by_policy(open_pipe: Open, word: str) -> None:
     pipe.run(records[cut : cut + 1])
     names = {column.name for column in pipe.batches.shown()[pipe.tables[0]].columns}
     assert names == {*shapes[0], *(shapes[cut] if word == "apply" else ())}
-
-
-def test_engines_that_count_are_refused(open_pipe: Open, sink: ClickHouseSink) -> None:
-    counting = replace(sink, options=ClickHouseOptions(all_tables=(("engine", TargetEngine.COLLAPSING),)))
-    with pytest.raises(DefiniteError, match="would count twice"):
-        open_pipe(sink=counting).run(records_of("mysql-schema", "late"))
 
 
 def test_tables_that_are_not_chosen_are_passed_over(open_pipe: Open) -> None:

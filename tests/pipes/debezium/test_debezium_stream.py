@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
 from headrace.model.table_selection import Selection
+from headrace.pipes.debezium.kafka_cluster import compacted_topics
 from headrace.pipes.debezium.pipe import DebeziumPipe
 from headrace.pipes.debezium.topic_settings import TopicSettings
 from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
@@ -22,6 +24,8 @@ from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.debezium import record_windows
+from testkit.pipelines.connector_records import TopicConnector
 from testkit.pipelines.embedded_access import target_of
 from testkit.pipelines.local_runtime import LocalRuntime
 from testkit.pipelines.pipeline import Run
@@ -162,6 +166,116 @@ def test_a_batch_of_a_history_that_is_read_again_is_stored_once(
         assert story.counted("sbtest1") == stored[-1] > 0
     assert stored[-1] == events
     assert story.query("SELECT count() FROM (SELECT DISTINCT id, _version, _operation FROM $.sbtest1)") == [[events]]
+
+
+def _sums(story: Story) -> tuple[int, int]:
+    """Return the number of images of a table that counts rows, and the sum of their signs."""
+    [[images, signs]] = story.query("SELECT count(), sum(_sign) FROM $.goods")
+    return int(images), int(signs)
+
+
+@pytest.mark.parametrize(("engine", "partitions"), [("versioned", 3), ("collapsing", 1)])
+def test_engines_that_count_rows_get_every_change_once(
+    broker: PrivateBroker, clickhouse: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, partitions: int
+) -> None:
+    """The process ends between the write and the commit of each batch; the connector restarts and sends its last events again."""
+    story = Story(broker, clickhouse, tmp_path)
+    connector = TopicConnector(topic=f"{story.database}.shop.goods", partitions=partitions)
+    broker.create_topic(connector.topic, partitions=partitions)
+    unmerged = (("max_bytes_to_merge_at_max_space_in_pool", "1"), ("max_bytes_to_merge_at_min_space_in_pool", "1"))
+    sink = replace(story.sink, options=ClickHouseOptions((("engine", engine), ("settings", unmerged))))
+    settings = PipeSettings(Selection(("*.*",)), tmp_path / "state", once=True, name=story.pipe)
+    topics, address = TopicSettings(f"{story.database}\\..*"), parse_kafka_url(broker.url())
+    # Windows end in the middle of what the connector sends again.
+    monkeypatch.setattr(record_windows, "WINDOW_ROWS", 2)
+
+    def crash(*_: Any) -> None:
+        raise DefiniteError("crashed before the commit")
+
+    def run() -> None:
+        DebeziumPipe(address, topics, sink, story.url, settings, LogView(), LocalRuntime()).run()
+
+    sent: list[KafkaRecord] = []
+    for make in (
+        lambda: connector.snapshot([{"id": number, "name": f"row {number}"} for number in range(6)]),
+        lambda: [*connector.update(1, name="one"), *connector.delete(2), *connector.move(3, 10), *connector.insert(id=2, name="again")],
+        lambda: [*connector.update(2, name="two"), *connector.update(10, name="ten"), *connector.delete(0)],
+    ):
+        records = make()
+        for part in (records, connector.resend((sent + records)[-5:])):
+            broker.produce(connector.topic, [{**_sent(one), "partition": one.partition} for one in part])
+        sent += records
+        with monkeypatch.context() as patch:
+            patch.setattr(ProgressReporter, "batch_written", crash)
+            with pytest.raises(DefiniteError, match="crashed before the commit"):
+                run()
+        run()
+        assert _sums(story) == (connector.images, len(connector.rows))
+        rows = story.query("SELECT id, name, sum(_sign) AS times FROM $.goods GROUP BY id, name HAVING times != 0 ORDER BY id")
+        assert rows == [[row["id"], row["name"], 1] for _, row in sorted(connector.rows.items())]
+
+
+def test_a_state_that_is_older_than_a_table_that_counts_rows_is_refused(
+    broker: PrivateBroker, clickhouse: EmbeddedServer, tmp_path: Path
+) -> None:
+    story = Story(broker, clickhouse, tmp_path)
+    connector = TopicConnector(topic=f"{story.database}.shop.goods")
+    broker.create_topic(connector.topic, partitions=1)
+    sink = replace(story.sink, options=ClickHouseOptions((("engine", "collapsing"),)))
+    settings = PipeSettings(Selection(("*.*",)), tmp_path / "state", once=True, name=story.pipe)
+    topics, address = TopicSettings(f"{story.database}\\..*"), parse_kafka_url(broker.url())
+
+    def run(records: list[KafkaRecord]) -> None:
+        broker.produce(connector.topic, [{**_sent(one), "partition": one.partition} for one in records])
+        DebeziumPipe(address, topics, sink, story.url, settings, LogView(), LocalRuntime()).run()
+
+    run(connector.snapshot([{"id": 1, "name": "a"}]))
+    shutil.copytree(tmp_path / "state", tmp_path / "old")
+    run(connector.insert(id=2, name="b"))
+    (tmp_path / "state").rename(tmp_path / "newer")
+    (tmp_path / "old").rename(tmp_path / "state")
+    with pytest.raises(DefiniteError, match=r"the state is older than the sink, .* would count twice in shop\.goods") as refused:
+        run([])
+    assert _sums(story) == (connector.images, len(connector.rows))
+    assert "restore a newer copy of the state directory" in refused.value.hint
+    shutil.rmtree(tmp_path / "state")
+    (tmp_path / "newer").rename(tmp_path / "state")
+    run(connector.insert(id=3, name="c"))
+    assert _sums(story) == (connector.images, len(connector.rows))
+
+
+def test_topics_that_kafka_compacts(broker: PrivateBroker) -> None:
+    names = [broker.create_topic(cleanup_policy=policy) for policy in ("delete", "compact", "compact,delete")]
+    assert compacted_topics(parse_kafka_url(broker.url()), names) == {names[1], names[2]}
+    assert compacted_topics(parse_kafka_url(broker.url()), []) == frozenset()
+
+
+@pytest.mark.slow(because="test_engines_that_count_rows_get_every_change_once, without Spark")
+def test_a_killed_pipe_to_an_engine_that_counts_rows(
+    fresh_broker: Callable[..., PrivateBroker], clickhouse: EmbeddedServer, tmp_path: Path
+) -> None:
+    story = Story(fresh_broker(), clickhouse, tmp_path)
+    connector = TopicConnector(topic="schema.shop.goods", partitions=2)
+    story.broker.create_topic(connector.topic, partitions=2)
+    records = connector.snapshot([{"id": number, "name": f"row {number}"} for number in range(20)])
+    for number in range(20):
+        records += connector.update(number, name=f"changed {number}")
+    records += connector.resend(records[-15:])
+    story.broker.produce(connector.topic, [{**_sent(one), "partition": one.partition} for one in records])
+    chosen = ("--engine", "versioned", "--max-offsets", "6")
+    for _ in range(2):
+        run = story.start(*chosen)
+        try:
+            run.until(lambda: story.counted("goods") > 0)
+            written = story.query("SELECT max(_version) FROM $.goods")
+            run.until(lambda written=written: story.query("SELECT max(_version) FROM $.goods") > written)  # type: ignore[misc]
+        finally:
+            run.kill()
+    ended = story.start(*chosen, "--once").wait()
+    assert ended.code == 0, ended.output
+    [[signs, live]] = story.query("SELECT sum(_sign), sum(_sign * (name LIKE 'changed %')) FROM $.goods")
+    assert (signs, live) == (len(connector.rows), len(connector.rows))
+    assert story.query("SELECT count() FROM $.goods FINAL WHERE _sign = -1") == [[0]]
 
 
 @pytest.mark.slow(because="test_a_batch_of_a_history_that_is_read_again_is_stored_once, without Spark")

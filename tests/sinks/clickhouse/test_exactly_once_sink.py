@@ -222,3 +222,51 @@ def test_a_history_without_a_version_cannot_find_rows_of_an_attempt(made: Made) 
     bare = replace(sink.target_table(SCHEMA), metadata_columns=())
     with pytest.raises(DefiniteError, match="they cannot be identified"):
         discard_partial_snapshot(sink._scope, bare, 0)
+
+
+@pytest.mark.parametrize("engine", [TargetEngine.COLLAPSING, TargetEngine.VERSIONED])
+def test_blocks_with_names_count_once(made: Made, engine: TargetEngine) -> None:
+    """Blocks of partitions of a topic: their versions overlap, and their names are in their tokens."""
+    sink = made(engine).for_records(2)
+    evens, odds = (replace(inserts(10, 6).taken([first, first + 2, first + 4]), name=f"t[{first}]@0-2:changes") for first in (0, 1))
+    sink.writer().write(evens)
+    for _ in range(2):
+        again = sink.for_replay().writer()
+        again.write(evens)
+        again.write(odds)
+        assert count(sink) == 6
+    # The server has the block and not its token.
+    replace(sink, pipe="lost").writer().write(replace(inserts(20), name="t[0]@3-5:changes"))
+    sink.for_replay().writer().write(replace(inserts(20), name="t[0]@3-5:changes"))
+    assert count(sink) == 9
+    # Other blocks of the same length are no repetition.
+    sink.writer().write(replace(block_of(10, Op.DELETE, Op.DELETE, Op.DELETE), name="t[0]@6-8:changes"))
+    assert count(sink) == 12
+
+
+@pytest.mark.parametrize("partition_by", ["", "id % 2"])
+def test_rows_of_a_snapshot_that_come_twice_count_once(made: Made, partition_by: str) -> None:
+    """In one block, in a later one, and after the server has forgotten a token or stored a part of a block."""
+    sink = made(TargetEngine.COLLAPSING, partition_by=partition_by).for_records(1)
+    rows = replace(block_of(1, *[Op.SNAPSHOT] * 4, order=0), name="t[0]@0-7:rows")
+    writer = sink.writer()
+    writer.write(rows.taken([0, 1, 0, 2, 2]))
+    writer.write(replace(rows, name="t[0]@8-11:rows"))
+    assert count(sink) == 4
+    run(sink, "ALTER TABLE t! DELETE WHERE id > 2 SETTINGS mutations_sync = 2")
+    for _ in range(2):
+        sink.for_replay().writer().write(replace(rows, name="t[0]@8-11:rows"))
+        assert count(sink) == 4
+    # Rows of another key range, and of a key that is no number of the range.
+    writer.write(replace(block_of(9, *[Op.SNAPSHOT] * 2, order=0), name="t[0]@12-13:rows"))
+    assert count(sink) == 6
+
+
+def test_the_window_has_room_for_the_tokens_of_all_tasks(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = made(TargetEngine.COLLAPSING, partition_by="id % 2").for_records(10)
+    run(sink, "ALTER TABLE t! MODIFY SETTING non_replicated_deduplication_window = 8")
+    monkeypatch.setattr(dedup_window, "MIN_BLOCKS", 8)
+    sink.writer().write(inserts(1, 4))
+    full = sink.reader().query(f"SELECT engine_full FROM system.tables WHERE database = '{sink.target.database}'")[1][0][0]
+    # Ten tasks with a block of two partitions each.
+    assert int(full.partition("non_replicated_deduplication_window = ")[2].partition(",")[0]) >= 20

@@ -1,7 +1,8 @@
 """Runs the batches of a pipe from Debezium's topics on the driver.
 
 Invariant: a batch counts when its rows, its new tables and columns and its bad records are stored. Row versions come from the events, so a
-batch may be written any number of times, in any order; a history gets the images that it lacks (`sinks.clickhouse.write.dedup_check`).
+batch may be written any number of times, in any order; a history gets the images that it lacks (`sinks.clickhouse.write.dedup_check`), and
+a target that counts rows drops the blocks that it knows (`counted_tables`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,18 @@ from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.table_selection import Selection
 from headrace.pipes.debezium.bad_records import handle_bad_records, is_passed
+from headrace.pipes.debezium.counted_tables import (
+    COUNTING,
+    CountedTopics,
+    check_continuity,
+    check_emptied,
+    check_partitions,
+    counted_partitions,
+    with_ends,
+)
 from headrace.pipes.debezium.kafka_cluster import ClusterTopics, check_ids
 from headrace.pipes.debezium.keyless_snapshots import newest_snapshots
-from headrace.pipes.debezium.pipe_notes import DebeziumPipeNotes, Tails
+from headrace.pipes.debezium.pipe_notes import DebeziumPipeNotes
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.record_reports import (
     RecordsRead,
@@ -45,11 +55,13 @@ from headrace.runtime.checkpoint import committed_offset, initial_offset, offset
 from headrace.runtime.interface import RunRanges
 from headrace.runtime.reports import Report, SplitDone, finished_splits
 from headrace.settings.schema_policy import ChangeKind, Policy
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily
 from headrace.sinks.clickhouse.unchanged_values import UnchangedValueFiller
 from headrace.sources.debezium.events.event_versions import VersionRule
 from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot
 from headrace.sources.debezium.events.options import UnavailablePolicy
 from headrace.sources.debezium.events.records import Truncation
+from headrace.sources.debezium.events.source_marks import merge_marks
 from headrace.sources.debezium.events.topic_tables import TopicMap
 from headrace.sources.debezium.offset_range_reader import OffsetRange, classify_transient_error, read_offset_range
 from headrace.sources.debezium.read_context import KnownTable
@@ -76,11 +88,15 @@ class RecordBatchRunner:
     reporter: ProgressReporter
     identify: Callable[[Iterable[str]], Mapping[str, str]]
     """Returns the ids of topics: a topic that was deleted and created again has another id."""
+    compacted: Callable[[Iterable[str]], frozenset[str]]
+    """Returns the topics from which Kafka removes older records of a key."""
     reached: KafkaPosition = field(init=False)
     done: int = 0
     """Number of batches of this run."""
     _left_out: set[str] = field(default_factory=set)
     _identify_at: float = 0.0
+    _compaction: tuple[float, frozenset[str], frozenset[str]] = (0.0, frozenset(), frozenset())
+    """Until when it holds, the topics, and those of them that are compacted."""
     backlog: TopicBacklog = field(init=False)
     """The records that are not read yet."""
     _skips: EventSkips = field(init=False)
@@ -124,21 +140,28 @@ class RecordBatchRunner:
         # Starting a batch proves that the previous one is committed.
         self._skips.drop_passed(lambda place: is_passed(place, self.reached))
         self._check_topics()
-        reports, results = self._read(run_ranges, ranges, self.notes.tails_for(number))
+        reached = KafkaPosition.from_json(offset_of(self.context.directory.checkpoint, number))
+        partitions = {topic: len(inner) for topic, inner in reached.offsets.items()}
+        check_partitions(self.notes.partitions, partitions)
+        check_continuity(self.notes.marks_for(number), ranges, self._counted_tables())
+        reports, results = self._read(run_ranges, ranges, number, partitions)
         own = self.context.targets.sink.own_tables()
         sent = handle_bad_records(
             read_refused_records(results), self.topics.choices, own, self.address, self.context.settings.pipe_name, self._skips
         )
-        reached = KafkaPosition.from_json(offset_of(self.context.directory.checkpoint, number))
         self._note_topics(reached)
+        marks = [result.marks for result in results]
+        self.notes.note_partitions(counted_partitions(marks, partitions))
         self.notes.note_filled(read_filled_topics(results))
-        emptied = read_truncations(results)
+        emptied, counted = read_truncations(results), self._counted_tables()
         if self.evolution.policy.of(ChangeKind.TRUNCATE_TABLE) is Policy.APPLY:
+            check_emptied(emptied, counted)
             check_truncations(emptied, self.topics.choices.topic_map, reached, self.notes.filled)
             self.notes.note_emptied(emptied)
         self.evolution.truncate(emptied)
         self._handle_snapshots([one for result in results for one in result.snapshots], reached)
-        self.notes.note_batch(number, read_tails(results), sent)
+        marked = with_ends(merge_marks(self.notes.marks_for(number), marks), reached, counted)
+        self.notes.note_batch(number, read_tails(results), sent, marked)
         self.context.view.unreadable(self.notes.sent)
         self.reached = reached
         self.reporter.batch_written(self.reached, reports, self.context.view, _summary(self.reached))
@@ -176,10 +199,12 @@ class RecordBatchRunner:
         self.evolution.start_over(restarted)
         self.notes.note_snapshots(counting)
 
-    def _read(self, run_ranges: RunRanges, ranges: Sequence[OffsetRange], tails: Tails) -> tuple[list[Report], list[RecordsRead]]:
+    def _read(
+        self, run_ranges: RunRanges, ranges: Sequence[OffsetRange], number: int, partitions: Mapping[str, int]
+    ) -> tuple[list[Report], list[RecordsRead]]:
         """Read the batch, again while it brings new tables or columns."""
         for _ in range(_MAX_ROUNDS):
-            task = self.task(tails)
+            task = self.task(number, ranges, partitions)
             self._may_be_written = True
             wanted, passed = select_ranges(ranges, task.reads)
             reports: list[Report] = [SplitDone(passed)]
@@ -200,7 +225,9 @@ class RecordBatchRunner:
             ]
             # Tasks that saw only tombstones did not know yet that these are deletions.
             if not found and not any(order.tombstones for order in orders.values()):
-                return reports, results
+                if not any(result.deferred for result in results):
+                    return reports, results
+                self.notes.note_rows(number)
             if found and not self.evolution.apply(found):
                 break
             if found:
@@ -211,18 +238,31 @@ class RecordBatchRunner:
             hint="this is a defect of Headrace; please report it with the record",
         )
 
-    def task(self, tails: Tails) -> RecordTask:
-        """Return a task that reads the tables with their known schemas."""
+    def task(self, number: int, ranges: Sequence[OffsetRange], partitions: Mapping[str, int]) -> RecordTask:
+        """Return a task that reads ranges of a batch with the tables' known schemas. `partitions`: their number, by topic."""
         transform_plans = self._transform_plans()
         written = [plan.schema for plan in transform_plans.values()]
         needs = retrying(lambda: self.context.targets.requirements(written))
+        counted = self._counted_topics(number, ranges, partitions)
         known = {
-            name: KnownTable(self.context.state.tables[name].schema, plan.inputs_of(needs[name].key_columns), self.notes.orders.get(name))
+            name: KnownTable(
+                self.context.state.tables[name].schema,
+                plan.inputs_of(needs[name].key_columns),
+                self.notes.orders.get(name),
+                name in counted.tables,
+            )
             for name, plan in transform_plans.items()
         }
-        choices = self.topics.choices
+        choices, notes = self.topics.choices, self.notes
         reader = DebeziumReader(
-            choices, choices.topic_map, known, tails, self.notes.emptied, self.context.state.epoch, self.notes.snapshots
+            choices,
+            choices.topic_map,
+            known,
+            notes.tails_for(number),
+            notes.emptied,
+            self.context.state.epoch,
+            notes.snapshots,
+            notes.marks_for(number),
         )
         retry = functools.partial(retrying, deadline_s=self.context.settings.retry_timeout_s)
         keeper = UnchangedValueFiller(self.context.targets.sink.scope) if choices.unavailable is UnavailablePolicy.KEEP else None
@@ -233,9 +273,39 @@ class RecordBatchRunner:
         transformer = transformer_for(self.context.settings, transform_plans.values(), needs, whole=False)
         carried = {name: plan.source for name, plan in transform_plans.items()}
         fetched = functools.partial(read_offset_range, self.address)
-        sink = self.context.targets.sink.with_tables(written).for_records()
+        sink = self.context.targets.sink.with_tables(written).for_records(self._writers(counted, partitions))
         sink = sink.for_replay() if self._may_be_written else sink
-        return RecordTask(reader, sink, retry, carried, keeper, left_out, news, fetched, transformer)
+        return RecordTask(reader, sink, retry, carried, keeper, left_out, news, fetched, transformer, counted)
+
+    def _counted_topics(self, number: int, ranges: Sequence[OffsetRange], partitions: Mapping[str, int]) -> CountedTopics:
+        tables = self._counted_tables()
+        if not tables:
+            return CountedTopics()
+        if self.topics.min_partitions:
+            raise DefiniteError(
+                f"with --min-partitions several tasks read a partition at once, and the target of {min(tables)} counts rows: no task knows "
+                "which events the one before it has read",
+                place="--min-partitions",
+                hint="leave it out",
+            )
+        topics = frozenset(one.topic for one in ranges)
+        now, (expires, known, compacted) = time.monotonic(), self._compaction
+        if now > expires or not topics <= known:
+            compacted = retrying(lambda: self.compacted(sorted(topics | known)), deadline_s=self.context.settings.retry_timeout_s)
+            self._compaction = now + _IDENTIFY_S, topics | known, compacted
+        changed = frozenset(key for key, mark in self.notes.marks_for(number).items() if mark.has_changes)
+        spread = frozenset(topic for topic, count in partitions.items() if count > 1)
+        return CountedTopics(tables, spread, compacted, changed, self.notes.rows_batch == number)
+
+    def _writers(self, counted: CountedTopics, partitions: Mapping[str, int]) -> int:
+        """Return how many tasks may write a table that counts rows at the same time: one for each partition of its topics."""
+        topics = [self.notes.filled.get(name, set()) for name in counted.tables]
+        return max(partitions.values(), default=1) * max((len(names) for names in topics if names), default=1) if counted.tables else 1
+
+    def _counted_tables(self) -> dict[TableName, bool]:
+        """Return the tables whose target counts rows, and whether it needs the changes of a row in their order."""
+        targets = retrying(lambda: self.context.targets.sink.target_tables(list(self.shown().values())))
+        return {name: table.family is EngineFamily.COLLAPSING for name, table in targets.items() if table.family in COUNTING}
 
 
 def check_truncations(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.kafka.address import KafkaAddress
@@ -95,6 +95,24 @@ def _ids(settings: dict[str, Any], topics: Iterable[str]) -> dict[str, str]:
     admin = AdminClient(settings)  # (kept: what a client promised goes with it)
     described = admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S)
     return {name: str(future.result().topic_id) for name, future in described.items()}
+
+
+def compacted_topics(address: KafkaAddress, topics: Iterable[str]) -> frozenset[str]:
+    """Return the topics from which Kafka removes older records of a key. Raise `TransientError` while the cluster is unavailable."""
+    wanted = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+    try:
+        admin = AdminClient(quiet_settings(address))  # (kept: what a client promised goes with it)
+        described = admin.describe_configs(wanted, request_timeout=_TIMEOUT_S) if wanted else {}
+        policies = {resource.name: str(future.result()["cleanup.policy"].value) for resource, future in described.items()}
+    except KafkaException as error:
+        if isinstance(error.args[0], KafkaError) and is_denied(error.args[0]):
+            raise DefiniteError(
+                f"Kafka does not show whether topics are compacted, and a target counts rows: {error.args[0].str()}",
+                place=str(address),
+                hint="grant the user the operation DescribeConfigs on the topics",
+            ) from error
+        raise kafka_error(error, address) from error
+    return frozenset(name for name, policy in policies.items() if "compact" in policy)
 
 
 def quiet_settings(address: KafkaAddress) -> dict[str, Any]:

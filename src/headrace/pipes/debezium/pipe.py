@@ -17,7 +17,7 @@ from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.debezium.bad_records import check_choice, is_record
 from headrace.pipes.debezium.batch_runner import RecordBatchRunner
-from headrace.pipes.debezium.kafka_cluster import ClusterTopics, check_offsets, query_topics, topic_ids
+from headrace.pipes.debezium.kafka_cluster import ClusterTopics, check_offsets, compacted_topics, query_topics, topic_ids
 from headrace.pipes.debezium.pipe_notes import DebeziumPipeNotes
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.schema_evolution import ClickHouseTables, SchemaEvolution, check_policy
@@ -29,8 +29,10 @@ from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.sink_tables import targets_of
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
+from headrace.pipes.state.sink_record import SinkRecord
 from headrace.pipes.state.stored_settings import settings_in, store_settings
 from headrace.retry import current_wait, pause, retrying
+from headrace.runtime.checkpoint import planned_offset
 from headrace.runtime.interface import LOOP_S, Runtime, RuntimeSession
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -82,16 +84,17 @@ class DebeziumPipe(ChangeBlockPipe):
                 hint="check --topics, and whether the user may see them",
             )
         state = directory.load()
-        is_new = state is None
+        is_new, record = state is None, SinkRecord()
         if state is None:
             state = self._new_state(now)
             directory.begin(state)
         else:
             state = self._checked(state, now)
-            self._read_sink_record(directory, KafkaPosition.from_json, state.tables, can_resync=False)
+            record = self._read_sink_record(directory, KafkaPosition.from_json, state.tables, can_resync=False)
         batches = self._batches(directory, state)
         retrying(lambda: self._targets.claim(batches.shown()))
         batches.evolution.finish()
+        self._check_age(directory, batches, record)
         retrying(lambda: self._targets.prepare(batches.shown().values()))
         retrying(lambda: self._targets.keep_only(batches.shown()))
         directory.save(state)
@@ -164,6 +167,20 @@ class DebeziumPipe(ChangeBlockPipe):
         state.options["topics"] = self._topics.pattern
         return state
 
+    def _check_age(self, directory: StateDirectory, batches: RecordBatchRunner, record: SinkRecord) -> None:
+        """Refuse to repeat changes into tables that would count them twice, if the state is an old copy."""
+        planned = planned_offset(directory.checkpoint)
+        if not record.is_ahead(-1 if planned is None else KafkaPosition.from_json(planned).version):
+            return
+        targets = retrying(lambda: self._targets.sink.target_tables(batches.shown().values()))
+        counting = sorted(str(name) for name, table in targets.items() if table.counts_duplicates)
+        if counting:
+            raise DefiniteError(
+                f"the state is older than the sink, and changes that are read again would count twice in {', '.join(counting)}",
+                place=str(self._settings.state),
+                hint="restore a newer copy of the state directory, or start over: remove the state directory and the target tables",
+            )
+
     def _batches(self, directory: StateDirectory, state: PipeState) -> RecordBatchRunner:
         settings, notes = self._settings, DebeziumPipeNotes.load(directory)
         self._targets.write_as(state.id, settings.pipe_name)
@@ -177,8 +194,8 @@ class DebeziumPipe(ChangeBlockPipe):
         context = PipeContext(settings, state, directory, self._targets, self._view, self._stop.is_set)
         evolution = SchemaEvolution(context, descriptions)
         reporter = ProgressReporter(self._targets, settings.pipe_name, str(self._address), tuple, directory.seal)
-        identify = functools.partial(topic_ids, self._address)
-        return RecordBatchRunner(context, self._address, self._topics, notes, evolution, reporter, identify)
+        identify, compacted = functools.partial(topic_ids, self._address), functools.partial(compacted_topics, self._address)
+        return RecordBatchRunner(context, self._address, self._topics, notes, evolution, reporter, identify, compacted)
 
     def _follow(self, session: RuntimeSession, directory: StateDirectory, batches: RecordBatchRunner, ended: Callable[[], bool]) -> None:
         """Read until `ended`; wait while Kafka is unavailable."""

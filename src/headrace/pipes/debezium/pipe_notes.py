@@ -17,6 +17,7 @@ from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.sources.debezium.events.event_versions import LogTail, TableVersioning
 from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot
 from headrace.sources.debezium.events.records import Truncation
+from headrace.sources.debezium.events.source_marks import MarkKey, Marks, SourceMark
 
 FILE: Final = "debezium.json"
 Tails = Mapping[tuple[str, int], LogTail]
@@ -44,6 +45,13 @@ class DebeziumPipeNotes:
     """How many unreadable records batches before `batch` sent to the dead-letter topic."""
     sent: int = 0
     """How many all batches sent."""
+    marks_before: Marks = field(default_factory=dict)
+    marks: Marks = field(default_factory=dict)
+    """The marks of tables whose target counts rows."""
+    rows_batch: int = -1
+    """The last batch of which all rows of snapshots are stored in such tables."""
+    partitions: dict[str, int] = field(default_factory=dict)
+    """How many partitions the topics of such tables had when they were read first."""
 
     @classmethod
     def load(cls, directory: StateDirectory) -> DebeziumPipeNotes:
@@ -58,13 +66,19 @@ class DebeziumPipeNotes:
             tails = _read_tails(raw["before"]), _read_tails(raw["after"])
             by_topic = {(one.table, one.topic): one for one in snapshots}
             sent = raw.get("sent_before", 0), raw.get("sent", 0)
-            return cls(directory, orders, raw["topics"], raw["batch"], *tails, emptied, by_topic, filled, *sent)
+            marks = _read_marks(raw.get("marks_before", ())), _read_marks(raw.get("marks", ()))
+            rows = raw.get("rows_batch", -1), raw.get("partitions", {})
+            return cls(directory, orders, raw["topics"], raw["batch"], *tails, emptied, by_topic, filled, *sent, *marks, *rows)
         except MISSHAPEN as error:
             raise damaged(error, str(directory.path / FILE)) from error
 
     def tails_for(self, batch: int) -> Tails:
         """Return the tails at the start of a batch."""
         return self.before if batch <= self.batch else self.after
+
+    def marks_for(self, batch: int) -> Marks:
+        """Return the marks at the start of a batch."""
+        return self.marks_before if batch <= self.batch else self.marks
 
     def note_orders(self, found: Mapping[TableName, TableVersioning]) -> bool:
         """Save new version rules; return whether there were any. A table's rule never changes."""
@@ -74,11 +88,15 @@ class DebeziumPipeNotes:
             self.save()
         return bool(fresh)
 
-    def note_batch(self, batch: int, tails: Tails, sent: int = 0) -> None:
-        """Save the tails of a batch in the sink, and how many records it sent to the dead-letter topic; a repetition counts once."""
+    def note_batch(self, batch: int, tails: Tails, sent: int = 0, marks: Marks | None = None) -> None:
+        """Save the tails and marks of a batch in the sink, and how many records it sent to the dead-letter topic; a repetition counts
+        once."""
+        marked_before = dict(self.marks_for(batch))
+        marked = dict(marked_before if marks is None else marks)
         before, sent_before = dict(self.tails_for(batch)), self.sent_before if batch <= self.batch else self.sent
         after, sent_after = {**before, **tails}, sent_before + sent
-        if batch != self.batch or after != self.after or sent_after != self.sent:
+        if batch != self.batch or (after, sent_after, marked) != (self.after, self.sent, self.marks):
+            self.marks_before, self.marks = marked_before, marked
             self.batch, self.before, self.after = batch, before, after
             self.sent_before, self.sent = sent_before, sent_after
             self.save()
@@ -101,6 +119,18 @@ class DebeziumPipeNotes:
             self.snapshots = dict(counting)
             self.save()
 
+    def note_rows(self, batch: int) -> None:
+        """Save that all rows of snapshots in a batch are stored, in tables that count rows."""
+        self.rows_batch = batch
+        self.save()
+
+    def note_partitions(self, counts: Mapping[str, int]) -> None:
+        """Save how many partitions topics have that are read first."""
+        fresh = {topic: count for topic, count in counts.items() if topic not in self.partitions}
+        if fresh:
+            self.partitions |= fresh
+            self.save()
+
     def note_emptied(self, truncations: Iterable[Truncation]) -> None:
         """Save the versions of truncations."""
         known = dict(self.emptied)
@@ -120,6 +150,10 @@ class DebeziumPipeNotes:
             "snapshots": [one.to_json() for _, one in sorted(self.snapshots.items())],
             "sent_before": self.sent_before,
             "sent": self.sent,
+            "marks_before": _marks(self.marks_before),
+            "marks": _marks(self.marks),
+            "rows_batch": self.rows_batch,
+            "partitions": self.partitions,
             "filled": [[name.database, name.table, sorted(topics)] for name, topics in sorted(self.filled.items())],
         }
         self.directory.replace(FILE, content)
@@ -131,3 +165,11 @@ def _tails(tails: Tails) -> list[Any]:
 
 def _read_tails(raw: list[Any]) -> dict[tuple[str, int], LogTail]:
     return {(topic, partition): LogTail.from_json(tail) for topic, partition, tail in raw}
+
+
+def _marks(marks: Marks) -> list[Any]:
+    return [[name.database, name.table, topic, partition, mark.to_json()] for (name, topic, partition), mark in sorted(marks.items())]
+
+
+def _read_marks(raw: Iterable[Any]) -> dict[MarkKey, SourceMark]:
+    return {(TableName(database, table), topic, part): SourceMark.from_json(mark) for database, table, topic, part, mark in raw}

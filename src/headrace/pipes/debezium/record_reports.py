@@ -17,6 +17,7 @@ from headrace.runtime.reports import SplitDone, TableWrites, sum_writes
 from headrace.sources.debezium.events.event_versions import LogTail, TableVersioning
 from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot
 from headrace.sources.debezium.events.records import DecodedRecords, DetectedSchema, Records, RejectedRecord, Truncation
+from headrace.sources.debezium.events.source_marks import MarkKey, SourceMark
 
 MOST_REFUSED: Final = 1000
 """The maximum number of unreadable records per task: more indicate a wrong setting."""
@@ -25,7 +26,7 @@ CARRIED_BYTES: Final = 1 << 20
 _REASON_CHARACTERS: Final = 2000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RecordsRead:
     """What a task found in its records, for the driver."""
 
@@ -41,6 +42,11 @@ class RecordsRead:
     snapshots: dict[KeylessSnapshot, None] = field(default_factory=dict)
     filled: set[tuple[TableName, str]] = field(default_factory=set)
     """Tables with changes, and the topics that brought them."""
+    marks: dict[MarkKey, SourceMark] = field(default_factory=dict)
+    """The marks after the last records, of tables whose target counts rows."""
+
+    deferred: bool = False
+    """Whether changes wait until all rows of snapshots in the batch are stored."""
 
     def ignore(self, why: str, count: int) -> None:
         self.ignored[why] = self.ignored.get(why, 0) + count
@@ -66,6 +72,7 @@ class RecordTaskReport:
             result.orders.setdefault(name, {})[order] = None
         if decoded.tail is not None:
             result.tails[records.topic, records.partition] = (int(records.offset[-1].as_py()), decoded.tail)
+        result.marks.update(decoded.marks)
         result.snapshots.update(dict.fromkeys(decoded.snapshots))
         result.filled.update((block.schema.name, records.topic) for block in decoded.blocks)
         result.refused.extend(map(self._carried, decoded.refused))

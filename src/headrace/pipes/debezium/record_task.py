@@ -1,13 +1,14 @@
 """The task that reads Kafka records, decodes them and writes their blocks.
 
 Invariant: when a task has ended, every record of its range is in the sink, or in its report (found, refused), or counted there as a record
-without changes. If a task reports new tables, the driver runs the same batch again, which is safe because the sink is idempotent.
+without changes. If a task reports new tables, the driver runs the same batch again, which is safe because the sink is idempotent. A target
+that counts rows gets whole windows, cut by the records alone and named by their offsets: it drops a window that it knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
+from headrace.pipes.debezium.counted_tables import CountedTopics, name_pieces
 from headrace.pipes.debezium.record_reports import RecordsRead, RecordTaskReport
 from headrace.runtime.error_transport import serialize_errors
 from headrace.runtime.reports import SplitDone, encode_reports
@@ -23,6 +25,7 @@ from headrace.runtime.tasks import TASK_ATTEMPT, Retry
 from headrace.sinks.base import Writer, WriterFactory
 from headrace.sources.debezium.events.records import DecodedRecords, Records
 from headrace.sources.debezium.offset_range_reader import OffsetRange
+from headrace.sources.debezium.record_windows import cut_windows
 from headrace.sources.splits import decode_split
 from headrace.transforms.block_transform import BlockTransformer, kept_masks
 
@@ -57,13 +60,20 @@ class RecordTask:
     """Reads the records of a range."""
     transformer: BlockTransformer | None = None
     """Transforms blocks before they are written; None: the pipe has no transforms."""
+    counted: CountedTopics = field(default_factory=CountedTopics)
+    """The tables whose target counts rows."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        assert self.fetch is not None
         with serialize_errors():
-            ranges = [decode_split(text, [OffsetRange]) for batch in batches for text in batch.column(0).to_pylist()]
-            report = self.run(records for one in ranges for records in self.fetch(one))
+            report = self.run_ranges(decode_split(text, [OffsetRange]) for batch in batches for text in batch.column(0).to_pylist())
         yield encode_reports([report])
+
+    def run_ranges(self, ranges: Iterable[OffsetRange]) -> SplitDone:
+        """Fetch and write the records of ranges."""
+        assert self.fetch is not None
+        pieces = map(self.fetch, ranges)
+        # A block of a target that counts rows must hold the same rows at each replay.
+        return self.run(records for piece in pieces for records in (cut_windows(piece) if self.counted.tables else piece))
 
     def reads(self, topic: str) -> bool:
         """Whether a topic is read."""
@@ -91,15 +101,22 @@ class RecordTask:
             if schema is None:
                 done.leave_out(block)
                 continue
+            counts = self.counted.check(block.schema.name, records)
+            if counts and any(found.schema.name == block.schema.name for found in decoded.found):
+                # A part of the window would take the name of the whole. It is written when the batch is read again.
+                continue
             kept = decoded.kept[place] if place < len(decoded.kept) else {}
             # The sink has no column for values that are not replicated.
             carried_names = {column.name for column in schema.columns}
             missing = {name: mask for name, mask in kept.items() if name in carried_names}
             carried = project(block, schema)
             transformed, kept = self._transformed(carried, missing, records)
-            written = self._filled(transformed, kept, records)
-            if written.rows:
-                self.retry(lambda written=written: writer.write(written))  # type: ignore[misc]
+            written = self._filled(transformed, kept, records, counts=counts)
+            for piece in name_pieces(written, records) if counts else [written]:
+                is_next = self.counted.takes(piece, records) if counts else True
+                done.result.deferred |= is_next is None
+                if piece.rows and is_next:
+                    self.retry(lambda piece=piece: writer.write(piece))  # type: ignore[misc]
             done.wrote(written, 0 if self.transformer is None else carried.changes - transformed.changes)
 
     def _transformed(
@@ -125,10 +142,17 @@ class RecordTask:
             raise DefiniteError(error.message, place=place, hint=error.hint) from error
         return transformed, kept_masks(missing, passing, rows)
 
-    def _filled(self, block: ChangeBlock, kept: Mapping[str, pa.BooleanArray], records: Records) -> ChangeBlock:
+    def _filled(self, block: ChangeBlock, kept: Mapping[str, pa.BooleanArray], records: Records, *, counts: bool) -> ChangeBlock:
         missing = next((name for name, mask in kept.items() if pc.any(mask).as_py()), None)
         if missing is None:
             return block
+        if counts:
+            raise DefiniteError(
+                f"an event of table {block.schema.name} has the placeholder of an unknown value in {missing}, and the target counts rows: "
+                "it needs every value",
+                place=f"{records.topic}[{records.partition}]",
+                hint="if the text is a value of the source, give another one: --set debezium.placeholder=TEXT",
+            )
         if self.keeper is None:
             raise DefiniteError(
                 f"an event of table {block.schema.name} leaves out the value of {missing}, which did not change, and that is set to halt",

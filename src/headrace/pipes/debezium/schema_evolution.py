@@ -18,6 +18,7 @@ from headrace.model.alter_effects import Alteration
 from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column, TableName, TableSchema
 from headrace.model.schema_change import AddColumn, ModifyColumn
+from headrace.pipes.debezium.counted_tables import COUNTING, check_counting_target, unfollowed_change
 from headrace.pipes.debezium.type_lookup import TypeLookup
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.sink_tables import SinkTables
@@ -130,7 +131,9 @@ class SchemaEvolution:
         others = [self.context.schemas(table.schema, table.hidden) for table in self.context.state.tables.values()]
         self.context.targets.check_target_conflicts([*others, shown])
         retrying(lambda: self.context.targets.claim([schema.name]))
-        check_engine(self.context.targets, shown)
+        filtered = bool(self.context.settings.transforms.of(schema.name).filter)
+        read = replace(found, schema=self.context.schemas.read(schema, ()))
+        check_engine(self.context.targets, shown, read, filtered=filtered)
         plan = retrying(lambda: self.context.targets.sink.schema_applier().plan_creation(shown))
         columns = ", ".join(f"{column.name} {type_text(column)}" for column in schema.columns)
         text = f"new table: {columns}; key {', '.join(schema.primary_key) or 'none'}"
@@ -148,7 +151,17 @@ class SchemaEvolution:
             modified = (change.column.name for change in growth.changes if isinstance(change, ModifyColumn))
             left = self.context.schemas.named(modified, known.schema, known.hidden)
         seen = replace(self.context.schemas.alteration(alteration, known.hidden, hidden), left=left)
-        plan = retrying(lambda: self.context.targets.sink.schema_applier().plan_alteration(seen, 0))
+        shown = self.context.schemas(known.schema, known.hidden)
+        counts = retrying(lambda: self.context.targets.sink.target_table(shown)).family in COUNTING
+        try:
+            plan = retrying(lambda: self.context.targets.sink.schema_applier().plan_alteration(seen, 0))
+        except DefiniteError as error:
+            if counts:
+                raise unfollowed_change(found.schema.name, text, error.message, _text(found), kinds) from error
+            raise
+        if counts and any(step.replaces for step in plan.steps):
+            why = "its rows cancel each other by a hash of all columns, and a rebuilt table does not know which blocks it has"
+            raise unfollowed_change(found.schema.name, text, why, _text(found), kinds)
         reread = plan.reread or self.context.schemas.reread_reason(alteration, known.hidden, hidden)
         if reread:
             raise DefiniteError(
@@ -221,28 +234,25 @@ class SchemaEvolution:
         return DefiniteError(f"table {name} {what}, and {kind} is set to halt", place=place, hint=hint)
 
 
-def check_engine(targets: ClickHouseTables, shown: TableSchema) -> None:
-    """Refuse targets in which a row that is written twice counts twice, except histories, whose rows show what they hold."""
+def check_engine(targets: ClickHouseTables, shown: TableSchema, read: DetectedSchema, *, filtered: bool) -> None:
+    """Refuse targets that topics cannot fill exactly. `read`: the columns that are read; `filtered`: whether a transform filters rows."""
     # First the engine: the remedies for missing columns would not make such a table fit.
     existing = retrying(lambda: targets.sink.existing_family(shown.name))
-    if existing in (None, EngineFamily.REPLACING, EngineFamily.HISTORY):
-        if existing is not None:
-            # Add the columns that the table lacks, where the user chose that.
-            retrying(lambda: targets.prepare([shown]))
-        table = retrying(lambda: targets.sink.target_table(shown))
-        if not table.needs_ordered_writes:
-            return
-        if table.family is EngineFamily.HISTORY:
-            _check_history(table)
-            return
-    raise DefiniteError(
-        f"the target of {shown.name} counts rows, or keeps them in the order of writing: a batch that is read again, after a crash or "
-        "because of a new table in it, would count twice",
-        place=f"table {shown.name}",
-        hint="use an engine that keeps the newest version of each row (--engine replacing), or every change (--engine history)"
-        if existing is None
-        else "rename the existing table, or give the copy another name (target of the table): Headrace then creates one that fits",
-    )
+    if existing is EngineFamily.COALESCING:
+        raise DefiniteError(
+            f"the target of {shown.name} keeps values in the order of writing, and partitions of a topic are written at the same time",
+            place=f"table {shown.name}",
+            hint="rename the existing table, or give the copy another name (target of the table): Headrace then creates one that fits",
+        )
+    if existing is not None:
+        # Add the columns that the table lacks, where the user chose that.
+        retrying(lambda: targets.prepare([shown]))
+    table = retrying(lambda: targets.sink.target_table(shown))
+    if table.family is EngineFamily.HISTORY:
+        _check_history(table)
+    elif table.family in COUNTING:
+        holds_rows = existing is not None and retrying(lambda: targets.holds_rows(shown))
+        check_counting_target(table, read, filtered=filtered, holds_rows=holds_rows, exists=existing is not None)
 
 
 def _check_history(table: TargetTable) -> None:

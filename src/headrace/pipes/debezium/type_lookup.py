@@ -117,12 +117,12 @@ class TypeLookup:
                     "they are taken as their JSON values look",
                     sent.name,
                 )
-            return found
+            return replace(found, certain=False)
         described = {column.name: column for column in known.columns}
         columns = (described.get(column.name, column) if is_guessed(column) else column for column in sent.columns)
         keyed = frozenset(sent.primary_key)
         whole = tuple(replace(column, nullable=False) if column.name in keyed else column for column in columns)
-        return replace(found, schema=replace(sent, columns=whole))
+        return replace(found, schema=replace(sent, columns=whole), certain=self._in_topic(found, tables) is not None)
 
     def _known(self, found: DetectedSchema, tables: Callable[[], Mapping[TableName, TableSchema]]) -> TableSchema | None:
         name = found.schema.name

@@ -96,7 +96,9 @@ class ClickHouseSink(Sink):
     expected: tuple[TableSchema, ...] = ()
     """The tables that tasks write."""
     by_images: bool = False
-    """Whether blocks have no stable bounds (see `write.dedup_check`)."""
+    """Whether blocks without a name have no stable bounds (see `write.dedup_check`)."""
+    writers: int = 1
+    """How many tasks may write a table at the same time."""
     cascades: CascadePlan | None = None
     """The cascades whose parents' changes tasks log."""
 
@@ -147,9 +149,9 @@ class ClickHouseSink(Sink):
     def for_replay(self) -> Self:
         return replace(self, repeats=True)
 
-    def for_records(self) -> Self:
-        """Return the sink for blocks of Kafka records, which have no stable bounds."""
-        return replace(self, by_images=True)
+    def for_records(self, writers: int) -> Self:
+        """Return the sink for blocks of Kafka records, which have no stable bounds unless they have a name. So many tasks write them."""
+        return replace(self, by_images=True, writers=writers)
 
     def schema_applier(self) -> ClickHouseSchemaApplier:
         return ClickHouseSchemaApplier(self._scope)
@@ -189,6 +191,7 @@ class ClickHouseSink(Sink):
             on_rejected=on_rejected,
             by_images=self.by_images,
             cascades=self.cascades,
+            writers=self.writers,
         )
 
     def cascade_store(self, plan: CascadePlan, texts: TextComparison) -> ClickHouseCascadeStore:

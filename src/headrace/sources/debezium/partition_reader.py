@@ -51,12 +51,14 @@ from headrace.sources.debezium.events.parsed_events import (
     sends_zero_dates,
     take_events,
 )
-from headrace.sources.debezium.events.records import DecodedRecords, DetectedSchema, Records, RejectedRecord, Truncation
+from headrace.sources.debezium.events.records import DecodedRecords, DetectedSchema, Records, Truncation
+from headrace.sources.debezium.events.source_marks import MarkKey, SourceMark
 from headrace.sources.debezium.formats.envelope import names_program
 from headrace.sources.debezium.formats.json_columns import ScannedRecords, TextColumn
 from headrace.sources.debezium.formats.json_events import JsonParser
 from headrace.sources.debezium.formats.json_records import group_records
 from headrace.sources.debezium.read_context import KnownTable, ReadContext
+from headrace.sources.debezium.repeated_events import check_countable, repeated_records
 from headrace.sources.debezium.row_images import BeforeImages, RowImages, build_row_images
 from headrace.sources.debezium.types.column_mapping import with_numeric
 from headrace.sources.debezium.types.described_schema import completed_schema, described_schema
@@ -82,6 +84,8 @@ class PartitionReader:
         self._ignored: dict[str, int] = {}
         self._orders: dict[TableName, TableVersioning] = {}
         self._expected: dict[TableName, RowFields] = {}
+        self._marks: dict[MarkKey, SourceMark] = {}
+        self._repeated = np.zeros(records.rows, np.bool_)
         self._moving: npt.NDArray[np.bool_] | None = None
         self._unnamed: DefiniteError | None = None
         try:
@@ -186,7 +190,8 @@ class PartitionReader:
     def _json_parser(self, table: TableName | None) -> JsonParser:
         known = self._known(table)
         by_log = known is not None and known.order is not None and known.order.rule is VersionRule.BINLOG and known.schema.row_key
-        return JsonParser(self._options, self._expected_of(table), infer_fields, ASKED_OF_LOGS if by_log else None)
+        asked = ASKED_OF_LOGS if by_log and known is not None and not known.counts else None
+        return JsonParser(self._options, self._expected_of(table), infer_fields, asked)
 
     def _avro_parser(self, table: TableName | None) -> EventParser:
         from headrace.sources.debezium.formats.avro_events import AvroParser, repository_at
@@ -258,10 +263,13 @@ class PartitionReader:
                 known = replace(known, order=self._order(table, events, parser))
             if known is not None and known.order is not None:
                 self._check_order(table, known.order, known.schema)
+                if known.counts:
+                    check_countable(table, known.order, parser, self._location)
             ready.append((table, known, events, parser))
         epochs, tail = self._epochs(
             [(known.order, events) for _, known, events, _ in ready if known is not None and known.order is not None]
         )
+        self._pass_marks([(known, events) for _, known, events, _ in ready if known is not None and known.counts], epochs)
         for table, known, events, parser in ready:
             # Also for unknown tables: their rows in other partitions are older.
             if (events.op == TRUNCATE).any():
@@ -269,11 +277,21 @@ class PartitionReader:
                 self._truncate(table, order or self._order(table, events, parser), events, epochs)
         for table, known, events, parser in ready:
             if known is None or known.order is None or not self._can_hold(known, events):
-                self._report_schema(table, known, events)
+                self._report_schema(table, known, events, parser)
                 continue
             self._orders[table] = known.order
             self._build_images(known, known.order, events, epochs, parser)
         return tail
+
+    def _pass_marks(self, counted: Sequence[tuple[KnownTable, Events]], epochs: npt.NDArray[np.uint64]) -> None:
+        """Find the events that targets have counted already."""
+        for table in dict.fromkeys(known.schema.name for known, _ in counted):
+            parts = [(each, self._versions(known, each, epochs)) for known, each in counted if known.schema.name == table]
+            repeated, mark = repeated_records(table, parts, self._records, self._reader.marks_before(self._records))
+            self._repeated |= repeated
+            self._ignore("event that the connector sent again", int(repeated.sum()))
+            if mark is not None:
+                self._marks[table, self._records.topic, self._records.partition] = mark
 
     def _can_hold(self, known: KnownTable, events: Events) -> bool:
         return can_hold(known.schema, self._table_schema(known.schema.name, known, events.fields), zeroes=sends_zero_dates(events.source))
@@ -342,7 +360,7 @@ class PartitionReader:
             return with_numeric(described_schema(table, fields), self._options.numeric)
         return with_numeric(completed_schema(table, known.schema, expected, fields), self._options.numeric)
 
-    def _report_schema(self, table: TableName, known: KnownTable | None, events: Events) -> None:
+    def _report_schema(self, table: TableName, known: KnownTable | None, events: Events, parser: EventParser) -> None:
         """Return the report of a table whose events differ from the sink's schema."""
         changes = np.flatnonzero((events.op != TRUNCATE) & (events.op != MESSAGE))
         self._ignore("message", int((events.op == MESSAGE).sum()))
@@ -352,20 +370,15 @@ class PartitionReader:
         schema = self._table_schema(table, known, events.fields)
         stamp = events.source["ts_us"][int(changes[0])].as_py() or self._records.timestamp[row].as_py() or 0
         place, source = (self._records.topic, self._records.partition, self._records.offset[row].as_py()), events.source
-        found = DetectedSchema(schema, *place, stamp, sends_zero_dates(source), may_be_unsigned(source))
+        countable = rule_of(source) is VersionRule.BINLOG and self._options.versions is not VersionSource.OFFSET and not parser.saw_flat
+        found = DetectedSchema(schema, *place, stamp, sends_zero_dates(source), may_be_unsigned(source), countable)
         self._found.setdefault(schema, found)
 
     def _build_images(
         self, known: KnownTable, order: TableVersioning, events: Events, epochs: npt.NDArray[np.uint64], parser: EventParser
     ) -> None:
         records, schema = self._records, known.schema
-        placed = replace(
-            self._positions(events.record, events.source, events.op),
-            partition=records.partition,
-            keyless=not schema.row_key,
-            paired=(events.op == UPDATE) | self._key_changes()[events.record],
-        )
-        versions = versions_of(order, epochs[events.record], placed)
+        versions = self._versions(known, events, epochs)
         rows = events.op
         self._ignore("message", int((rows == MESSAGE).sum()))
         changes = np.flatnonzero((rows != TRUNCATE) & (rows != MESSAGE))
@@ -374,6 +387,11 @@ class PartitionReader:
         if len(changes) < len(rows):
             events, versions = take_events(events, changes), (versions[0][changes], versions[1][changes])
         self._check_rising(order, events, versions)
+        fresh = np.flatnonzero(~self._repeated[events.record])
+        if not len(fresh):
+            return
+        if len(fresh) < len(events.record):
+            events, versions = take_events(events, fresh), (versions[0][fresh], versions[1][fresh])
         commit = pc.coalesce(events.source["ts_us"], records.timestamp.take(pa.array(events.record)))
         commit_ts = np.asarray(pc.fill_null(commit, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
         if not schema.row_key:
@@ -386,6 +404,18 @@ class PartitionReader:
             made = take_images(made, np.flatnonzero(~late))
         if len(made.op):
             self._images.append(made)
+
+    def _versions(
+        self, known: KnownTable, events: Events, epochs: npt.NDArray[np.uint64]
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        assert known.order is not None
+        placed = replace(
+            self._positions(events.record, events.source, events.op),
+            partition=self._records.partition,
+            keyless=not known.schema.row_key,
+            paired=(events.op == UPDATE) | self._key_changes()[events.record],
+        )
+        return versions_of(known.order, epochs[events.record], placed)
 
     def _record_snapshots(self, table: TableName, order: TableVersioning, events: Events, version: npt.NDArray[np.uint64]) -> None:
         read = np.flatnonzero((events.op == READ) & (version >= np.uint64(self._reader.emptied.get(table, 0))))
@@ -453,28 +483,15 @@ class PartitionReader:
             blocks,
             kept,
             tuple(self._found.values()),
-            tuple(self._rejected_record(refusal) for refusal in sorted(self._refused, key=lambda refusal: refusal.record)),
+            tuple(self._records.reject(one.record, one.reason, one.hint) for one in sorted(self._refused, key=lambda one: one.record)),
             tuple(self._truncations),
             self._ignored,
             new,
             tail,
             tuple(self._snapshots),
+            self._marks,
         )
 
     def _is_new(self, table: TableName) -> bool:
         known = self._reader.tables.get(table)
         return known is not None and known.order is None
-
-    def _rejected_record(self, refusal: Rejection) -> RejectedRecord:
-        records, row = self._records, refusal.record
-        headers = [] if records.headers is None else records.headers[row].as_py() or []
-        return RejectedRecord(
-            records.topic,
-            records.partition,
-            records.offset[row].as_py(),
-            refusal.reason,
-            refusal.hint,
-            records.key[row].as_py(),
-            records.value[row].as_py(),
-            tuple((header["key"], header["value"]) for header in headers),
-        )

@@ -25,4 +25,6 @@ class DebeziumReader(ReadContext):
         if decoded.tail is not None and records.rows:
             ends = self._read.setdefault((records.topic, records.partition), {})
             ends[int(records.offset[-1].as_py())] = decoded.tail
+        for key, mark in decoded.marks.items():
+            self._passed.setdefault(key, {})[int(records.offset[-1].as_py())] = mark
         return decoded

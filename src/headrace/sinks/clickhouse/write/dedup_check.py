@@ -17,10 +17,15 @@ rows share one version.
 Blocks of Kafka records have no stable bounds: a batch that brings a new column is read again, and brokers return records in other pieces.
 For them (`by_images`) no token repeats. The images that a history stores decide: version, key, and whether it is a deletion identify a
 change.
+
+A target whose images cancel each other gets blocks of Kafka records with a name, which is in their token. The gap between part and token is
+closed in the same way, by version and key: versions of several partitions overlap. Rows of a snapshot are always compared with the stored
+ones, because a connector may send a row twice. The pipe writes no change that could cancel a row before all rows are stored.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -62,12 +67,14 @@ class DedupChecker:
         self._scope, self._target_table, self._again, self._by_images = scope, target_table, again, by_images
         self._version = target_table.metadata_column(MetadataRole.VERSION)
         self._highest: int | None = None
-        self._sent: tuple[int, int] | None = None
+        self._sent: tuple[int, int] | str | None = None
 
     def unsent_part(self, block: ChangeBlock) -> UnsentPart:
         """Return the rows of the block that must be sent; usually all of them."""
+        if block.name:
+            return self._unsent_named(block)
         if self._by_images:
-            span = int(pc.min(block.version).as_py()), int(pc.max(block.version).as_py())
+            span = _version_span(block)
             doubtful, self._sent = self._again or self._sent == span, span
             return self._missing_images(block, span) if doubtful else UnsentPart(block, certain=True)
         if self._version is None or block.op[0].as_py() == Op.SNAPSHOT:
@@ -81,6 +88,22 @@ class DedupChecker:
             return self._missing_rows(block, span)
         if self._target_table.counts_duplicates and not self._is_partitioned and self._has_any(span):
             return UnsentPart(_filtered(block, pa.repeat(False, block.rows)))
+        return UnsentPart(block)
+
+    def _unsent_named(self, block: ChangeBlock) -> UnsentPart:
+        doubtful, self._sent = self._again or self._sent == block.name, block.name
+        if block.op[0].as_py() == Op.SNAPSHOT:
+            if doubtful:
+                check_no_running_insert(self._scope, self._target_table)
+            asked, known = self._identities(block, f"{self._within(_version_span(block))}{self._key_range(block)}")
+            fresh = np.zeros(block.rows, dtype=np.bool_)
+            fresh[np.unique(asked, return_index=True)[1]] = True
+            return UnsentPart(_filtered(block, pa.array(fresh & ~np.isin(asked, known))), certain=True)
+        if doubtful and not self._is_partitioned and self._version is not None:
+            check_no_running_insert(self._scope, self._target_table)
+            asked, known = self._identities(block, self._within(_version_span(block)))
+            if np.isin(asked, known).any():
+                return UnsentPart(_filtered(block, pa.repeat(False, block.rows)))
         return UnsentPart(block)
 
     def answered(self) -> None:
@@ -103,12 +126,25 @@ class DedupChecker:
 
     def _missing_images(self, block: ChangeBlock, span: tuple[int, int]) -> UnsentPart:
         check_no_running_insert(self._scope, self._target_table)
+        asked, known = self._identities(block, self._within(span))
+        return UnsentPart(_filtered(block, pa.array(~np.isin(asked, known))), certain=True)
+
+    def _identities(self, block: ChangeBlock, condition: str) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void]]:
+        """Return what identifies the images of a block, and the stored ones that satisfy a condition."""
         names = block.schema.row_key
-        stored, versions, live = ClickHouseReader(self._scope).read_images(block.schema, self._within(span), names)
+        stored, versions, live = ClickHouseReader(self._scope).read_images(block.schema, condition, names)
         asked, there = encode_keys([[side.column(name) for name in names] for side in (block.images, stored)])
         lives = pc.invert(pc.is_in(block.op, value_set=_DELETIONS))
-        known = _identities(there, versions, live)
-        return UnsentPart(_filtered(block, pa.array(~np.isin(_identities(asked, block.version, lives), known))), certain=True)
+        return _identities(asked, block.version, lives), _identities(there, versions, live)
+
+    def _key_range(self, block: ChangeBlock) -> str:
+        """Return a condition that limits the stored rows to the range of the block's keys, if the leading column is a number."""
+        column = self._target_table.stored_column(block.schema.row_key[0])
+        values = block.images.column(column.source.name)
+        if not re.fullmatch(r"U?Int\d+", column.type) or not pa.types.is_integer(values.type):
+            return ""
+        bounds = pc.min_max(values).as_py()
+        return f" AND {quote_name(column.name)} BETWEEN {bounds['min']} AND {bounds['max']}"
 
     def _has_any(self, span: tuple[int, int]) -> bool:
         return len(self._column(f"SELECT 1 FROM {self._target_table.qualified} WHERE {self._within(span)} LIMIT 1")) > 0
@@ -141,11 +177,17 @@ class DedupChecker:
 
 def dedup_token(pipe: str, block: ChangeBlock, attempt: str) -> str:
     """Return the deduplication token of a block. `pipe` is the writing pipe; `attempt` identifies one reading of a snapshot."""
+    if block.name:
+        return ":".join(["headrace", pipe, str(block.schema.name), block.name])
     first, last = first_version(block), last_version(block)
     parts = [pipe, str(block.schema.name), first, last, block.rows]
     if block.op[0].as_py() == Op.SNAPSHOT:
         parts += [attempt, block.order[0].as_py() if block.order is not None else 0]
     return ":".join(map(str, ["headrace", *parts]))
+
+
+def _version_span(block: ChangeBlock) -> tuple[int, int]:
+    return int(pc.min(block.version).as_py()), int(pc.max(block.version).as_py())
 
 
 def first_version(block: ChangeBlock) -> int:

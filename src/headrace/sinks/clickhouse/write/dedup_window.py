@@ -44,16 +44,17 @@ def ensure_dedup_windows(scope: TargetScope, target_tables: Iterable[TargetTable
 class DedupWindow:
     """Counts the blocks that one task writes to one table, and grows the table's window with them."""
 
-    def __init__(self, scope: TargetScope, target_table: TargetTable, connection: Connection) -> None:
-        self._scope, self._target_table = scope, target_table
+    def __init__(self, scope: TargetScope, target_table: TargetTable, connection: Connection, writers: int = 1) -> None:
+        """`writers`: how many tasks may write the table in a batch; the tokens of all of them must fit."""
+        self._scope, self._target_table, self._writers = scope, target_table, writers
         self._most_partitions = connection.max_partitions
         self._blocks = self._parts = 0
         self._room = MIN_BLOCKS
 
     def add(self, rows: int) -> None:
         """Count a block before it is written."""
-        self._blocks += 1
-        self._parts += min(rows, self._most_partitions or rows)
+        self._blocks += self._writers
+        self._parts += self._writers * min(rows, self._most_partitions or rows)
         if self._parts > self._room:
             self._room = self._make_room()
 

@@ -91,12 +91,13 @@ class ClickHouseWriter:
         on_rejected: OnRejected | None = None,
         by_images: bool = False,
         cascades: CascadePlan | None = None,
+        writers: int = 1,
     ) -> None:
         """`pipe` is part of the deduplication tokens, `label` is its display name. `again`: an earlier run may have stored blocks of
         this batch. `tables`: tables to resolve in one query. `on_rejected` handles rejected rows instead of the tables' options.
-        `by_images`: blocks have no stable bounds, so the stored images of a history decide what is missing. `cascades`: changes of their
-        parents are also written to key logs."""
-        self._by_images = by_images
+        `by_images`: blocks without a name have no stable bounds, so the stored images of a history decide what is missing. `cascades`:
+        changes of their parents are also written to key logs. `writers`: how many tasks may write a table at the same time."""
+        self._by_images, self._writers = by_images, writers
         self._scope, self._target, self._pipe, self._again, self._label = scope, scope.target, pipe, again, label
         self._tables, self._on_rejected = tables, on_rejected
         self._attempt = secrets.token_hex(8)
@@ -251,7 +252,7 @@ class ClickHouseWriter:
             settings = connection.supported(CONVERSION_SETTINGS) if encoder.converts else {}
             if target_table.needs_ordered_writes and schema not in self._named:
                 self._named[schema] = _Dedup(
-                    DedupWindow(self._scope, target_table, connection),
+                    DedupWindow(self._scope, target_table, connection, self._writers),
                     DedupChecker(self._scope, target_table, again=self._again, by_images=self._by_images),
                 )
             # Deduplication state survives a change of hosts.

@@ -28,10 +28,12 @@ CREATE, UPDATE, DELETE, READ, TRUNCATE, MESSAGE = (ord(letter) for letter in "cu
 SOURCE: Final = pa.schema(
     [
         ("connector", pa.string()),
+        ("name", pa.string()),
         ("db", pa.string()),
         ("schema", pa.string()),
         ("table", pa.string()),
         ("snapshot", pa.string()),
+        ("gtid", pa.string()),
         ("file", pa.string()),
         ("pos", pa.int64()),
         ("row", pa.int64()),

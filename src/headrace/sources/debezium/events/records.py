@@ -11,6 +11,7 @@ from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.debezium.events.event_versions import LogTail, TableVersioning
 from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot
+from headrace.sources.debezium.events.source_marks import MarkKey, SourceMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,20 @@ class Records:
     def place(self, row: int) -> str:
         """Return a record's position for messages."""
         return f"{self.topic}[{self.partition}]@{self.offset[row].as_py()}"
+
+    def reject(self, row: int, reason: str, hint: str) -> RejectedRecord:
+        """Return a record that cannot be read, with all of its content."""
+        headers = [] if self.headers is None else self.headers[row].as_py() or []
+        return RejectedRecord(
+            self.topic,
+            self.partition,
+            self.offset[row].as_py(),
+            reason,
+            hint,
+            self.key[row].as_py(),
+            self.value[row].as_py(),
+            tuple((header["key"], header["value"]) for header in headers),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +83,10 @@ class DetectedSchema:
     """Whether the source fills a new required column without a default with zero values."""
     unsigned: bool = True
     """Whether the source may have unsigned integers."""
+    countable: bool = True
+    """Whether events are envelopes with a position in a binary log, which a target that counts rows needs."""
+    certain: bool = True
+    """Whether all types are the source's: none was inferred from values or from the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +116,5 @@ class DecodedRecords:
     """The state of the source's log at the last event, for the partition's next batch; None if no event contains it."""
     snapshots: tuple[KeylessSnapshot, ...] = ()
     """The snapshots of keyless tables from which rows were read."""
+    marks: Mapping[MarkKey, SourceMark] = field(default_factory=dict)
+    """The marks after these records, of tables whose target counts rows."""
