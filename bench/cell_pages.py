@@ -1,7 +1,8 @@
 """Pages of a ScyllaDB log as a server would send them, made here: orders with a map, a set, a list, a user type and a static column.
 
 Of ten log rows about five insert a whole row, four change some of one (a column, an element put or taken away, a list made longer), and one
-deletes a row, a range or sets a static column. Keys repeat, so that there is something to merge.
+deletes a row, a range or sets a static column. Keys repeat, so that there is something to merge. A customer's rows are in one stream, as the
+rows of a partition are.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from headrace.cql.tables import CqlTable
 from testkit.generators.cql_values import PROTOCOL, driver_type, serialised
 
 PAGE_ROWS: Final = 5000
+STREAMS: Final = 2
 START: Final = 1_700_000_000_000_000
 _NULL: Final = b"\xff\xff\xff\xff"
 _ORDERS_PER_CUSTOMER: Final = 50
@@ -44,34 +46,44 @@ class Pages:
         self._rows = rows
         self._customers = max(rows // 4 // _ORDERS_PER_CUSTOMER, 1)
 
-    def make(self) -> list[RawPage]:
+    def make(self) -> list[list[RawPage]]:
+        """Return the pages of each stream."""
+        rows: list[list[dict[str, bytes]]] = [[] for _ in range(STREAMS)]
+        for stream, row in self._log_rows():
+            rows[stream].append(row)
+        return [self._pages(some) for some in rows]
+
+    def _pages(self, rows: list[dict[str, bytes]]) -> list[RawPage]:
         names = [column.name for column in self._log.columns]
         described = [("shop", "orders", column.name, driver_type(column.type)) for column in self._log.columns]
-        pages, rows = [], list(self._log_rows())
+        pages = []
         for first in range(0, len(rows), PAGE_ROWS):
             some = rows[first : first + PAGE_ROWS]
             body = struct.pack(">iii", 4, len(names), len(some)) + b"".join(row.get(name, _NULL) for row in some for name in names)
             pages.append(RawPage(names, body, 12, len(some), (2, 0, PROTOCOL, {}, described, None)))
         return pages
 
-    def _log_rows(self) -> Iterator[dict[str, bytes]]:
+    def _log_rows(self) -> Iterator[tuple[int, dict[str, bytes]]]:
+        """Yield each row with the number of its stream."""
         made = 0
         while made < self._rows:
-            for row in self._change(START + made * 10):
+            at = START + made * 10
+            customer = self._random.randrange(self._customers)
+            for row in self._change(at, customer):
                 made += 1
-                yield row
+                yield customer % STREAMS, row
 
     def _row(self, at: int, operation: Operation, values: Mapping[str, Any]) -> dict[str, bytes]:
-        own = {STREAM: b"\x01" * 16, TIME: timeuuid.make(at, 1 << 63), SEQUENCE: 0, OPERATION: operation, END: True}
+        own = {STREAM: bytes([values["customer"] % STREAMS]) * 16, TIME: timeuuid.make(at, 1 << 63), SEQUENCE: 0, OPERATION: operation, END: True}
         return {name: self._sized(name, value) for name, value in {**own, **values}.items() if value is not None}
 
     def _sized(self, name: str, value: Any) -> bytes:
         raw = serialised(self._kinds[name], value)
         return struct.pack(">i", len(raw)) + raw
 
-    def _change(self, at: int) -> list[dict[str, bytes]]:
+    def _change(self, at: int, customer: int) -> list[dict[str, bytes]]:
         random = self._random
-        key = {"customer": random.randrange(self._customers), "id": random.randrange(_ORDERS_PER_CUSTOMER)}
+        key = {"customer": customer, "id": random.randrange(_ORDERS_PER_CUSTOMER)}
         kind = random.random()
         if kind < 0.5:
             return [self._row(at, Operation.INSERT, {**key, **self._order(at)})]

@@ -2,8 +2,9 @@
 that are merged when they are written, and of cells that are merged at each query.
 
 Beside it in the same run: the driver's own decoder on the same pages (what any consumer in Python does before it does anything), and the
-rows that the view shows, inserted typed into a plain ReplacingMergeTree (what ClickHouse itself takes). Two writers share the pages, as two
-tasks of a pipe would; the server has what is left of the two cores.
+rows that the view shows, inserted typed into a plain ReplacingMergeTree (what ClickHouse itself takes). Two writers have a stream each, as two
+tasks of a pipe would, and merge rows after as many log rows as a task of a pipe that catches up has (half of `scylla.batch_rows`); the server
+has what is left of the two cores.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from testkit.pipelines.embedded_access import target_of
 
 ROWS_PER_S: Final = 100_000
 PAGES_A_BLOCK: Final = 10
-WRITERS: Final = 2
+BLOCKS_A_SPLIT: Final = 2
 DECODED_PAGES: Final = 10
 """The driver's decoder is given so many pages; its rate does not change with more."""
 ASKINGS: Final = 4
@@ -128,18 +129,19 @@ class CellCost:
 def measure_cells(rows: int, console: Console) -> CellCost:
     console.print(f"cells: making {rows:,} log rows", highlight=False)
     made = Pages(rows)
-    pages = made.make()
+    streams = made.make()
+    pages = [page for stream in streams for page in stream]
     total = sum(page.count for page in pages)
     driver_per_s = _driver_rate(pages[:DECODED_PAGES])
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory, EmbeddedServer(Path(directory) / "clickhouse") as server:
         target = target_of(server)
-        unmerged_s = _unmerged(CellSink(ClickHouseSink(target), merges=False), made.table, pages)
-        sink = CellSink(ClickHouseSink(target))
+        unmerged_s = _unmerged(CellSink(ClickHouseSink(target), merges=False), made.table, streams)
+        sink = CellSink(ClickHouseSink(target), merges=True)
         sink.prepare([made.table])
-        _load(sink, made.table, pages[:PAGES_A_BLOCK])
+        _load(sink, made.table, [streams[0][:PAGES_A_BLOCK]])
         server_before, own_before = read_cpu_s(server.pid), time.process_time()
         began = time.perf_counter()
-        _load(sink, made.table, pages)
+        _load(sink, made.table, streams)
         wall_s, cpu_s = time.perf_counter() - began, time.process_time() - own_before
         server_cpu_s = read_cpu_s(server.pid) - server_before
         console.print(f"  {total / wall_s:,.0f} log rows/s, the driver's decoder {driver_per_s:,.0f}/s", highlight=False)
@@ -152,37 +154,42 @@ def measure_cells(rows: int, console: Console) -> CellCost:
     return CellCost(total, size, wall_s, cpu_s, server_cpu_s, driver_per_s, plain_per_s, unmerged_s, shown, view_s)
 
 
-def _unmerged(sink: CellSink, table: CqlTable, pages: Sequence[RawPage]) -> float:
+def _unmerged(sink: CellSink, table: CqlTable, streams: Sequence[Sequence[RawPage]]) -> float:
     """Return the time for the same log without merged rows; the tables are empty afterwards."""
     sink.prepare([table])
-    _load(sink, table, pages[:PAGES_A_BLOCK])
-    taken_s = _timed(lambda: _load(sink, table, pages))
+    _load(sink, table, [streams[0][:PAGES_A_BLOCK]])
+    taken_s = _timed(lambda: _load(sink, table, streams))
     sink.clear(table)
     return taken_s
 
 
-def _load(sink: CellSink, table: CqlTable, pages: Sequence[RawPage]) -> None:
-    blocks = [pages[first : first + PAGES_A_BLOCK] for first in range(0, len(pages), PAGES_A_BLOCK)]
+def _load(sink: CellSink, table: CqlTable, streams: Sequence[Sequence[RawPage]]) -> None:
     failed: list[BaseException] = []
 
-    def write(own: Sequence[Sequence[RawPage]]) -> None:
+    def write(pages: Sequence[RawPage]) -> None:
         try:
-            writer = sink.writer()
-            for some in own:
-                batch = as_batch(some)
-                writer.write(LogBlock(table, batch, pa.nulls(batch.num_rows, pa.int64())))
-            writer.close()
+            for split in _cut(pages, PAGES_A_BLOCK * BLOCKS_A_SPLIT):
+                writer = sink.writer()
+                for some in _cut(split, PAGES_A_BLOCK):
+                    batch = as_batch(some)
+                    writer.write(LogBlock(table, batch, pa.nulls(batch.num_rows, pa.int64())))
+                writer.complete()
+                writer.close()
         except BaseException as error:
             failed.append(error)
             raise
 
-    threads = [threading.Thread(target=write, args=(blocks[place::WRITERS],)) for place in range(WRITERS)]
+    threads = [threading.Thread(target=write, args=(pages,)) for pages in streams]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if failed:
         raise failed[0]
+
+
+def _cut(pages: Sequence[RawPage], count: int) -> list[Sequence[RawPage]]:
+    return [pages[first : first + count] for first in range(0, len(pages), count)]
 
 
 def _driver_rate(pages: Sequence[RawPage]) -> float:

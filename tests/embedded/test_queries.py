@@ -185,6 +185,16 @@ def test_what_a_request_of_a_session_sets_for_itself_does_not_stay(client: Clien
     assert client.run(both, session_id="s3") == before
 
 
+def test_what_a_session_sets_after_a_request_with_settings_stays(client: Client) -> None:
+    client.run("SET max_block_size = 77", session_id="s4")
+    for value in ("88", "DEFAULT"):
+        client.run("SELECT 1", session_id="s4", max_block_size="5")
+        client.run(f"SET max_block_size = {value}", session_id="s4")
+        client.run("SELECT 1", session_id="s4", max_block_size="5")
+        expected = value if value != "DEFAULT" else client.run("SELECT getSetting('max_block_size')").decode().strip()
+        assert client.run("SELECT getSetting('max_block_size')", session_id="s4").decode().strip() == expected
+
+
 def test_session_rules_are_enforced(client: Client, server: EmbeddedServer) -> None:
     assert client.ask("SELECT 1", session_id="unknown", session_check="1").code == 372
     assert client.ask("SELECT 1", session_id="s", session_timeout="many").code == 374

@@ -21,6 +21,7 @@ from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.log import Operation
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
+from headrace.runtime.tasks import DeferringWriter
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.postimages.sink import PostimageSink
@@ -152,6 +153,8 @@ def test_repeated_and_reordered_log_rows_leave_the_same_data(logged: Logged) -> 
     writer = pickle.loads(pickle.dumps(logged.sink)).for_replay().writer()
     for one in [*reversed(blocks), *blocks, blocks[0]]:
         writer.write(one)
+    if isinstance(writer, DeferringWriter):
+        writer.complete()
     writer.close()
     if logged.rows is not None:
         assert [(row["p"], row["c"], row["v"]) for row in logged.rows(table)] == [(1, 1, "new")]

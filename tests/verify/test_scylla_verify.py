@@ -70,6 +70,7 @@ def _copy(cql: CqlSession, sink: CellSink, table: CqlTable) -> None:
         cql, RowQuery(table, probe_write_times(cql, table)), TokenChunk(table.name, WHOLE), ScyllaOptions(confidence=0)
     ):
         writer.write(block)
+    writer.complete()
     writer.close()
 
 

@@ -25,6 +25,8 @@ class _Session:
     expires: float = 0.0
     handle: Handle | None = None
     database: str = ""
+    changed: dict[str, str] | None = None
+    """The settings that the session has changed; None: not read since a statement that may change some."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -49,8 +51,12 @@ class Sessions:
                 with self._with_new_handle(options) as handle:
                     yield handle
             else:
-                with self._with_session_handle(session, options, {} if changes_session else options.settings) as handle:
-                    yield handle
+                try:
+                    with self._with_session_handle(session, options, {} if changes_session else options.settings) as handle:
+                        yield handle
+                finally:
+                    if changes_session:
+                        session.changed = None
         finally:
             session.expires = time.monotonic() + options.session_seconds
             if options.close_session:
@@ -92,7 +98,9 @@ class Sessions:
         if options.reads_final and handle.allows_settings():
             # A session that was made read-only by SET reads its rows without FINAL: it may change no setting.
             settings = {**_FINAL, **settings}
-        before = handle.snapshot(settings)
+        if settings and session.changed is None:
+            session.changed = handle.changed_settings()
+        before = {name: (session.changed or {}).get(name) for name in settings}
         try:
             if options.database:
                 handle.use(options.database)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -45,6 +45,14 @@ class AnyWriter(Protocol):
     def write(self, block: Any) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class DeferringWriter(Protocol):
+    """A writer that does part of its work for all blocks of a split together."""
+
+    def complete(self) -> None:
+        """Finish the work for all blocks that were written: the split counts as written when this returns. Repeatable."""
 
 
 class AnyWriterFactory(Protocol):
@@ -85,7 +93,10 @@ class Task:
             sink = sink.for_replay()
         writer = sink.writer()
         try:
-            return self._copy(split, writer)
+            done = self._copy(split, writer)
+            if isinstance(writer, DeferringWriter):
+                self.retry(writer.complete)
+            return done
         finally:
             writer.close()
 

@@ -54,7 +54,8 @@ class LogWriter(Protocol):
     """Writes blocks; belongs to one task."""
 
     def write(self, block: LogBlock | RowBlock) -> None:
-        """Write the block durably; when it returns, the block is visible to readers of the sink."""
+        """Write the block durably. It is visible to readers of the sink when this returns; with a writer that has `complete`
+        (`runtime.tasks.DeferringWriter`), when that returns."""
 
     def close(self) -> None: ...
 

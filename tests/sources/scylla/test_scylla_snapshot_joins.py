@@ -103,6 +103,7 @@ def _joined(cql: CqlSession, sink: CellSink, keyspace: str, seed: int) -> Compar
         batches = batches[count:]
     for row in late:
         writer.write(row)
+    writer.complete()
     writer.close()
     sides = LoggedRows(cql, CellReader(sink.sink.scope), table)
     nothing = canonical_schema(table).arrow_schema.empty_table()

@@ -124,22 +124,18 @@ class Handle:
         if parts:
             self.execute(f"SET {', '.join(parts)}".encode())
 
-    def snapshot(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Return the session's value of each setting; None where it has the default."""
-        wanted = list(names)
-        if not wanted:
-            return {}
-        listed = ", ".join(quote_text(name) for name in wanted)
-        sql = f"SELECT name, value FROM system.settings WHERE changed AND name IN ({listed})"
-        out, _ = self.execute(sql.encode(), "RowBinary")
+    def changed_settings(self) -> dict[str, str]:
+        """Return the settings that do not have their defaults. This takes milliseconds: the engine lists all settings."""
+        out, _ = self.execute(b"SELECT name, value FROM system.settings WHERE changed", "RowBinary")
         found, at = [], 0
         while at < len(out):
             text, at = _read_string(out, at)
             found.append(text)
-        return {**dict.fromkeys(wanted), **dict(zip(found[::2], found[1::2], strict=True))}
+        return dict(zip(found[::2], found[1::2], strict=True))
 
-    def restore(self, snapshot: Mapping[str, str | None]) -> None:
-        parts = [f"{quote_setting(name)} = {'DEFAULT' if value is None else quote_text(value)}" for name, value in snapshot.items()]
+    def restore(self, values: Mapping[str, str | None]) -> None:
+        """Set settings to these values; None: to the default."""
+        parts = [f"{quote_setting(name)} = {'DEFAULT' if value is None else quote_text(value)}" for name, value in values.items()]
         if parts:
             self.execute(f"SET {', '.join(parts)}".encode())
 

@@ -235,6 +235,7 @@ class _TableVerification:
             rereader, telling = RowRechecker(self._session, choices), probe_write_times(self._session, self._table)
             for block in rereader.read(self._table, telling, pa.RecordBatch.from_arrays(columns, names=names)):
                 writer.write(block)
+            writer.complete()
         finally:
             writer.close()
         after = self._recheck(rechecked.keys)

@@ -55,6 +55,7 @@ def write(sink: CellSink, *blocks: LogBlock | RowBlock) -> None:
     writer = sink.writer()
     for block in blocks:
         writer.write(block)
+    writer.complete()
     writer.close()
 
 

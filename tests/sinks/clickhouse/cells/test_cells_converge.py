@@ -96,6 +96,7 @@ def _deliver(sink: CellSink, table: CqlTable, log: Sequence[LogRow], random: Ran
     writer = sink.writer()
     for start, end in itertools.pairwise(cuts):
         writer.write(log_block(table, [row for batch in batches[start:end] for row in batch], int(time.time())))
+    writer.complete()
     writer.close()
 
 

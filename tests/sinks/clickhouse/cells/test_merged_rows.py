@@ -47,6 +47,7 @@ def write(sink: CellSink, *blocks: LogBlock) -> None:
     writer = sink.writer()
     for block in blocks:
         writer.write(block)
+    writer.complete()
     writer.close()
 
 

@@ -1,8 +1,9 @@
 """ClickHouse sink for ScyllaDB cells: the cell tables, the merged rows, the views, and their writer.
 
 Idempotent and order-free: every column merges by `max` of its own timestamp, like in ScyllaDB. So blocks may come in any order, any number
-of times, with any boundaries, and concurrently. When `write` returns, the block is stored, its rows are merged, and they are visible; when
-it raises, any part of it may be stored, and writing it again is safe.
+of times, with any boundaries, and concurrently. When `write` returns, the block's cells are stored; when `complete` returns, the rows of all
+blocks are merged and visible. When one of them raises, any part may be stored, and writing the blocks again is safe. A task that dies before
+`complete` has returned is not reported as done, so its blocks are written, and their rows merged, again.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class CellWriter:
         self._closed = False
 
     def write(self, block: LogBlock | RowBlock) -> None:
-        """Write the block durably; it is visible when this returns."""
+        """Store the block's cells durably. The rows that they touch are merged by `complete`, or earlier if there are many."""
         if self._closed:
             raise DefiniteError(
                 "the writer is closed", place=str(self._scope.target), hint="this is a defect of the caller; please report it"
@@ -92,7 +93,13 @@ class CellWriter:
         for batch, of_rows in batches:
             self._send(block.subject, batch, route.statement(batch, of_rows=of_rows))
         if route.merger is not None:
-            route.merger.merge(batches)
+            route.merger.touch(batches)
+
+    def complete(self) -> None:
+        """Merge the rows that were touched; all blocks are visible when this returns. Repeatable."""
+        for route in self._routes.values():
+            if route.merger is not None:
+                route.merger.merge()
 
     def _send(self, subject: str, batch: CellBatch, statement: bytes) -> None:
         target = self._scope.target

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.sinks.clickhouse.cells.batches import CellBatch
-from headrace.sinks.clickhouse.cells.merged_rows.row_merge import MERGE_SETTINGS, TOUCHED, MergeStep, RowMerge
+from headrace.sinks.clickhouse.cells.merged_rows.row_merge import MERGE_SETTINGS, TOUCHED, WHOLE, MergeStep, RowMerge
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, Connection, connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.identifiers import quote_name
@@ -75,33 +76,44 @@ def due_merges(scope: TargetScope, merges: Sequence[RowMerge], since: int) -> li
 
 
 class RowMerger:
-    """Merges rows of one base table."""
+    """Merges rows of one base table: gathers the keys of written cells, and merges their rows together. Belongs to one task."""
 
     def __init__(self, scope: TargetScope, merge: RowMerge) -> None:
         self._scope, self._merge = scope, merge
+        self._touched: list[pa.Table] = []
 
-    def merge(self, batches: Iterable[tuple[CellBatch, bool]]) -> None:
-        """Merge the rows that these batches touch; a batch of partitions touches all of their rows."""
-        touched = list(batches)
-        partitions = self._keys(touched, of_rows=False)
-        rows = self._keys(touched, of_rows=True)
-        if partitions is not None:
-            self._merge_parts(partitions, of_rows=False)
-            rows = rows.join(partitions, partitions.column_names, join_type="left anti") if rows is not None else None
-        if rows is not None:
-            self._merge_parts(rows, of_rows=True)
+    def touch(self, batches: Iterable[tuple[CellBatch, bool]]) -> None:
+        """Add the keys of batches that are stored; a batch of partitions touches all of their rows."""
+        self._touched += [self._keys(batch, of_rows=of_rows) for batch, of_rows in batches]
+        if sum(keys.nbytes for keys in self._touched) > _KEY_BYTES:
+            self.merge()
 
-    def _keys(self, batches: Iterable[tuple[CellBatch, bool]], *, of_rows: bool) -> pa.Table | None:
-        """Return the keys of rows, or of partitions; None if there are none."""
+    def merge(self) -> None:
+        """Merge the rows that were touched since the last merge. A merge that fails can be repeated."""
+        if self._touched:
+            for part in _parts(self._distinct()):
+                self._merge_keys(part)
+            self._touched = []
+
+    def _keys(self, batch: CellBatch, *, of_rows: bool) -> pa.Table:
+        """Return the distinct keys of a batch, and whether they are of partitions."""
         columns = self._merge.key(of_rows=of_rows)
-        found = [
-            pa.table([pa.array(batch.columns[name]) for name in columns], names=columns) for batch, is_rows in batches if is_rows is of_rows
-        ]
-        return pa.concat_tables(found).group_by(columns).aggregate([]) if found else None
+        keys = pa.table([pa.array(batch.columns[name]) for name in columns], names=columns).group_by(columns).aggregate([])
+        empty = pa.repeat(pa.scalar(b"", pa.binary()), keys.num_rows)
+        for name in self._merge.key(of_rows=True)[len(columns) :]:
+            keys = keys.append_column(name, empty)
+        return keys.append_column(WHOLE, pa.repeat(pa.scalar(int(not of_rows), pa.uint8()), keys.num_rows))
 
-    def _merge_parts(self, keys: pa.Table, *, of_rows: bool) -> None:
-        for part in _parts(keys):
-            self._merge_keys(part, of_rows=of_rows)
+    def _distinct(self) -> pa.Table:
+        """Return each touched key once, and no row of a partition that is merged whole."""
+        keys = pa.concat_tables(self._touched)
+        keys = keys.group_by(keys.column_names).aggregate([])
+        is_whole = pc.equal(keys.column(WHOLE), 1)
+        partitions, rows = keys.filter(is_whole), keys.filter(pc.invert(is_whole))
+        if not partitions.num_rows:
+            return rows
+        columns = self._merge.key(of_rows=False)
+        return pa.concat_tables([partitions, rows.join(partitions.select(columns), columns, join_type="left anti").select(keys.column_names)])
 
     def expire(self, since: int) -> None:
         """Merge the rows with a cell that has expired since a time (seconds since 1970)."""
@@ -114,15 +126,17 @@ class RowMerger:
             [[count]] = connection.client.query(f"SELECT count() FROM {TOUCHED}", settings=session).result_rows
             self._merge_touched(connection, self._merge.steps(self._merge.typed()) if count else (), session)
 
-    def _merge_keys(self, keys: pa.Table, *, of_rows: bool) -> None:
+    def _merge_keys(self, keys: pa.Table) -> None:
         connection = connect(self._scope.target)
-        columns = ", ".join(f"{quote_name(name)} String" for name in keys.column_names)
+        columns = ", ".join(f"{quote_name(name)} {'UInt8' if name == WHOLE else 'String'}" for name in keys.column_names)
         what = f"merging {keys.num_rows} rows into {self._merge.tables.rows}"
+        partitions = pc.sum(keys.column(WHOLE)).as_py()
+        source = self._merge.touched(rows=partitions < keys.num_rows, partitions=partitions > 0)
         with translate_errors(self._scope.target, what), _session() as session:
             client = connection.client
             client.command(f"CREATE TEMPORARY TABLE {TOUCHED} ({columns})", settings=session)
             client.raw_insert("", None, _body(keys), settings={**connection.supported(INSERT_SETTINGS), **session})
-            self._merge_touched(connection, self._merge.steps(self._merge.touched(), of_rows=of_rows), session)
+            self._merge_touched(connection, self._merge.steps(source), session)
 
     def _merge_touched(self, connection: Connection, steps: Iterable[MergeStep], session: dict[str, str]) -> None:
         run_steps(connection, steps, session)

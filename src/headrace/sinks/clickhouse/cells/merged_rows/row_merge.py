@@ -37,6 +37,8 @@ NEVER: Final = (1 << 64) - 1
 """`row:expires` of a row without expiring cells."""
 TOUCHED: Final = "touched"
 """The temporary table of keys that a statement merges."""
+WHOLE: Final = "whole"
+"""Its column that is 1 for the key of a partition whose rows are all merged; the clustering columns of such a key are empty."""
 MERGE_SETTINGS: Final = {
     "join_use_nulls": "0",
     "join_algorithm": "parallel_hash,hash",
@@ -85,11 +87,24 @@ class KeySource:
     """SQL of each column of the sort key, by its name."""
     source: str
     """The FROM operand, with conditions."""
+    rows: bool = True
+    """Whether some keys are of rows."""
+    partitions: bool = False
+    """Whether some keys are of partitions, all of whose rows are merged."""
 
     def condition(self, names: list[str]) -> str:
         """Return the PREWHERE of rows whose columns are among the keys."""
+        return f" PREWHERE {self._among(names)}"
+
+    def row_condition(self, key: list[str], partition_key: list[str]) -> str:
+        """Return the PREWHERE of the rows that are merged."""
+        if not (self.rows and self.partitions):
+            return self.condition(key if self.rows else partition_key)
+        return f" PREWHERE ({self._among(key, f' WHERE NOT {WHOLE}')} OR {self._among(partition_key, f' WHERE {WHOLE}')})"
+
+    def _among(self, names: list[str], where: str = "") -> str:
         wanted, found = ", ".join(map(q, names)), ", ".join(self.columns[name] for name in names)
-        return f" PREWHERE ({wanted}) IN (SELECT {found} FROM {self.source})"
+        return f"({wanted}) IN (SELECT {found} FROM {self.source}{where})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,19 +153,16 @@ class RowMerge:
         names = [f"{q(_stored_name(column))} AS {q(column.name)}" for column in shown_columns(self.storage)]
         return f"SELECT {', '.join(names)} FROM {self.tables.rows} FINAL SETTINGS enable_time_time64_type = 1"
 
-    def steps(self, keys: KeySource | None, *, of_rows: bool = True) -> list[MergeStep]:
-        """Return the steps that merge the rows with these keys, in this order; None: all rows.
-
-        `of_rows`: the keys are of rows; else of partitions, all of whose rows are merged.
-        """
-        found = [self._insert_rows(keys, of_rows=of_rows)]
+    def steps(self, keys: KeySource | None) -> list[MergeStep]:
+        """Return the steps that merge the rows with these keys, in this order; None: all rows."""
+        found = [self._insert_rows(keys)]
         return [*found, self._insert_static(keys)] if self.storage.static else found
 
-    def touched(self) -> KeySource:
+    def touched(self, *, rows: bool, partitions: bool) -> KeySource:
         """Return the keys of the temporary table `touched`, which holds the columns of the sort key as they are in a batch: serialised."""
         columns = {sort_name(column): column for column in key_columns(self.storage)}
         decoded = {name: value_sql(column.type, q(name)) if is_exact(column.type) else q(name) for name, column in columns.items()}
-        return KeySource(decoded, TOUCHED)
+        return KeySource(decoded, TOUCHED, rows, partitions)
 
     def typed(self) -> KeySource:
         """Return the keys of the temporary table `touched`, which holds the columns of the sort key in their types."""
@@ -182,8 +194,8 @@ class RowMerge:
     def _partition_key(self) -> list[str]:
         return self.storage.sort_key(ColumnRole.PARTITION)
 
-    def _insert_rows(self, keys: KeySource | None, *, of_rows: bool) -> MergeStep:
-        own = "" if keys is None else keys.condition(self.key(of_rows=of_rows))
+    def _insert_rows(self, keys: KeySource | None) -> MergeStep:
+        own = "" if keys is None else keys.row_condition(self._key, self._partition_key)
         conditions = KeyConditions(own, "" if keys is None else keys.condition(self._partition_key))
         merged = merged_sql(self.storage, self.tables.cells, self.tables.partitions, conditions)
         exists = row_exists_sql(self.storage)
