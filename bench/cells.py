@@ -39,6 +39,7 @@ from testkit.pipelines.embedded_access import target_of
 ROWS_PER_S: Final = 100_000
 PAGES_A_BLOCK: Final = 10
 BLOCKS_A_SPLIT: Final = 2
+"""Approximately."""
 DECODED_PAGES: Final = 10
 """The driver's decoder is given so many pages; its rate does not change with more."""
 ASKINGS: Final = 4
@@ -168,7 +169,8 @@ def _load(sink: CellSink, table: CqlTable, streams: Sequence[Sequence[RawPage]])
 
     def write(pages: Sequence[RawPage]) -> None:
         try:
-            for split in _cut(pages, PAGES_A_BLOCK * BLOCKS_A_SPLIT):
+            splits = max(1, round(len(pages) / (PAGES_A_BLOCK * BLOCKS_A_SPLIT)))
+            for split in _cut(pages, -(-len(pages) // splits)):
                 writer = sink.writer()
                 for some in _cut(split, PAGES_A_BLOCK):
                     batch = as_batch(some)

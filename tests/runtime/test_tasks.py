@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -95,6 +95,48 @@ def test_changes_that_a_filter_excludes_are_reported_and_not_written() -> None:
     assert plain == SplitDone({}, (TableWrites("shop.orders", 6, 24, 5),))
     assert filtered_rows(plain.written) == {}
     assert every.written == [3, 1, 2]
+
+
+@dataclass
+class TogetherWriter(FewBlocks):
+    """A writer that finishes all blocks together, at the second attempt."""
+
+    is_away: bool = True
+    completed: list[list[int]] = field(default_factory=list)
+
+    def complete(self) -> None:
+        if self.is_away:
+            self.is_away = False
+            raise TransientError("the sink is away")
+        self.completed.append(list(self.written))
+
+
+def try_twice(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except TransientError:
+        call()
+
+
+def test_a_writer_that_defers_work_completes_it_before_the_split_is_reported() -> None:
+    both = TogetherWriter()
+    Task(both, both, try_twice)._run(NumberSplit(1))
+    assert both.completed == [[3, 1, 2]]
+    away = TogetherWriter()
+    with pytest.raises(TransientError):
+        Task(away, away, lambda call: call())._run(NumberSplit(1))
+    assert away.closed == ["writer"]
+
+
+def test_a_split_that_failed_is_not_completed() -> None:
+    both = TogetherWriter(is_away=False)
+
+    def refuse(_: FewChanges) -> FewChanges:
+        raise TransientError("a block cannot be read")
+
+    with pytest.raises(TransientError):
+        Task(both, both, lambda call: call(), refuse)._run(NumberSplit(1))
+    assert (both.completed, both.closed) == ([], ["writer"])
 
 
 def test_reports_of_a_group_go_to_the_splits_that_made_them() -> None:

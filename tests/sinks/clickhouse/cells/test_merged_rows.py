@@ -18,6 +18,7 @@ from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError, TransientError
 from headrace.sinks.clickhouse.cells import sink as cell_sink
+from headrace.sinks.clickhouse.cells.merged_rows import merger
 from headrace.sinks.clickhouse.cells.merged_rows.merger import RowMerger
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.cells.tables import stores_rows, tables_with_rows
@@ -107,9 +108,10 @@ def test_rows_equal_their_cells_after_each_block_of_any_delivery(sink: CellSink,
     changes += chance.choices(changes, k=20)
     chance.shuffle(changes)
     while changes:
-        count = chance.randint(1, 12)
-        write(sink, log_block(table, [row for change in changes[:count] for row in change], NOW))
-        changes = changes[count:]
+        counts = [chance.randint(1, 8) for _ in range(chance.randint(1, 3))]
+        blocks = [changes[sum(counts[:place]) : sum(counts[: place + 1])] for place in range(len(counts))]
+        write(sink, *(log_block(table, [row for change in block for row in change], NOW) for block in blocks if block))
+        changes = changes[sum(counts) :]
         sink.expire([table], 0)
         assert shown(sink, table) == live(sink, table)
     assert shown(sink, table)
@@ -180,6 +182,68 @@ def test_a_crash_between_cells_and_rows_is_completed_by_the_replay(sink: CellSin
     write(sink, block)
     assert shown(sink, table) == live(sink, table)
     assert [row[:2] for row in shown(sink, table)] == [(1, "a")]
+
+
+def test_a_task_that_dies_before_it_has_merged_merges_at_its_replay(sink: CellSink) -> None:
+    """Also rows that an earlier block of the task touched, and the rows of a partition whose static column it changed."""
+    table = table_of(MIXED)
+    sink.prepare([table])
+    write(sink, log_block(table, [{"op": 2, "at": T, "pk": pk, "ck": "a", "v": 1} for pk in (1, 2)]))
+    blocks = [
+        log_block(table, [{"op": 1, "at": T + 1, "pk": 1, "s": 2}]),
+        log_block(table, [{"op": 3, "at": T + 1, "pk": 2, "ck": "a"}, {"op": 2, "at": T + 1, "pk": 2, "ck": "b"}]),
+    ]
+    died = sink.writer()
+    for block in blocks:
+        died.write(block)
+    died.close()
+    assert [(row[0], row[1], row[3]) for row in shown(sink, table)] == [(1, "a", None), (2, "a", None)]
+    write(sink, *blocks)
+    assert shown(sink, table) == live(sink, table)
+    assert [(row[0], row[1], row[3]) for row in shown(sink, table)] == [(1, "a", 2), (2, "b", None)]
+
+
+def test_rows_that_several_blocks_of_a_task_touch_are_merged_once(sink: CellSink) -> None:
+    table = table_of(PLAIN)
+    sink.prepare([table])
+    write(sink, *(log_block(table, [{"op": 1, "at": T + number, "pk": 1, "a": number}]) for number in range(4)))
+    assert shown(sink, table) == live(sink, table) == [(1, 3, None)]
+    assert len(rows_in(sink, sink.locations(table).rows)) == 1
+
+
+def test_a_task_with_many_keys_merges_before_its_end(sink: CellSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merger, "_KEY_BYTES", 40)
+    table = table_of(MIXED)
+    sink.prepare([table])
+    changes = [{"op": 2, "at": T, "pk": pk, "ck": ck, "v": pk} for pk in range(3) for ck in "abc"]
+    writer = sink.writer()
+    writer.write(log_block(table, [*changes, {"op": 1, "at": T, "pk": 1, "s": 7}]))
+    assert len(shown(sink, table)) == 9
+    assert shown(sink, table) == live(sink, table)
+    writer.complete()
+    writer.close()
+    assert shown(sink, table) == live(sink, table)
+
+
+def test_a_merge_that_failed_is_repeated_with_all_keys(sink: CellSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sink that is away while a task ends: the task repeats only the end."""
+    table = table_of(PLAIN)
+    sink.prepare([table])
+    writer = sink.writer()
+    for number in (1, 2):
+        writer.write(log_block(table, [{"op": 2, "at": T, "pk": number, "a": number}]))
+
+    def fail(*_: object) -> None:
+        raise TransientError("the server is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RowMerger, "_merge_touched", fail)
+        with pytest.raises(TransientError):
+            writer.complete()
+    assert not shown(sink, table)
+    writer.complete()
+    writer.close()
+    assert shown(sink, table) == live(sink, table) == [(1, 1, None), (2, 2, None)]
 
 
 def test_concurrent_writers_of_one_row_lose_nothing(sink: CellSink) -> None:
@@ -286,10 +350,12 @@ def test_a_writer_with_an_old_definition_does_not_merge(sink: CellSink) -> None:
     sink.prepare([old])
     begun = sink.writer()
     begun.write(log_block(old, [{"at": T, "pk": 1, "op": 2, "a": 1}], NOW))
+    begun.complete()
     sink.alter(old, new)
     write(sink, log_block(new, [{"at": T + 1, "pk": 1, "op": 1, "c": 3}], NOW))
+    begun.write(log_block(old, [{"at": T, "pk": 1, "op": 1, "b": 2}], NOW))
     with pytest.raises(DefiniteError, match="the table was altered since its rows were read"):
-        begun.write(log_block(old, [{"at": T, "pk": 1, "op": 1, "b": 2}], NOW))
+        begun.complete()
     begun.close()
     write(sink, log_block(new, [{"at": T, "pk": 1, "op": 1, "b": 2}], NOW))
     assert shown(sink, new) == live(sink, new) == [(1, 1, 2, 3)]
