@@ -1,8 +1,8 @@
 """Pages of a ScyllaDB log as a server would send them, made here: orders with a map, a set, a list, a user type and a static column.
 
 Of ten log rows about five insert a whole row, four change some of one (a column, an element put or taken away, a list made longer), and one
-deletes a row, a range or sets a static column. Keys repeat, so that there is something to merge. A customer's rows are in one stream, as the
-rows of a partition are.
+deletes a row, a range or sets a static column. Keys repeat, so that there is something to merge. A customer's rows are in one stream, as
+the rows of a partition are.
 """
 
 from __future__ import annotations
@@ -74,7 +74,13 @@ class Pages:
                 yield customer % STREAMS, row
 
     def _row(self, at: int, operation: Operation, values: Mapping[str, Any]) -> dict[str, bytes]:
-        own = {STREAM: bytes([values["customer"] % STREAMS]) * 16, TIME: timeuuid.make(at, 1 << 63), SEQUENCE: 0, OPERATION: operation, END: True}
+        own = {
+            STREAM: bytes([values["customer"] % STREAMS]) * 16,
+            TIME: timeuuid.make(at, 1 << 63),
+            SEQUENCE: 0,
+            OPERATION: operation,
+            END: True,
+        }
         return {name: self._sized(name, value) for name, value in {**own, **values}.items() if value is not None}
 
     def _sized(self, name: str, value: Any) -> bytes:

@@ -2,9 +2,9 @@
 that are merged when they are written, and of cells that are merged at each query.
 
 Beside it in the same run: the driver's own decoder on the same pages (what any consumer in Python does before it does anything), and the
-rows that the view shows, inserted typed into a plain ReplacingMergeTree (what ClickHouse itself takes). Two writers have a stream each, as two
-tasks of a pipe would, and merge rows after as many log rows as a task of a pipe that catches up has (half of `scylla.batch_rows`); the server
-has what is left of the two cores.
+rows that the view shows, inserted typed into a plain ReplacingMergeTree (what ClickHouse itself takes). Two writers have a stream each, as
+two tasks of a pipe would, and merge rows after as many log rows as a task of a pipe that catches up has (half of `scylla.batch_rows`); the
+server has what is left of the two cores.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """ClickHouse sink for ScyllaDB cells: the cell tables, the merged rows, the views, and their writer.
 
 Idempotent and order-free: every column merges by `max` of its own timestamp, like in ScyllaDB. So blocks may come in any order, any number
-of times, with any boundaries, and concurrently. When `write` returns, the block's cells are stored; when `complete` returns, the rows of all
-blocks are merged and visible. When one of them raises, any part may be stored, and writing the blocks again is safe. A task that dies before
-`complete` has returned is not reported as done, so its blocks are written, and their rows merged, again.
+of times, with any boundaries, and concurrently. When `write` returns, the block's cells are stored; when `complete` returns, the rows of
+all blocks are merged and visible. When one of them raises, any part may be stored, and writing the blocks again is safe. A task that dies
+before `complete` has returned has not reported its split as done, so the blocks are written again, and their rows merged.
 """
 
 from __future__ import annotations

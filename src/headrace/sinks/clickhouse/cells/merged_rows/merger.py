@@ -113,7 +113,9 @@ class RowMerger:
         if not partitions.num_rows:
             return rows
         columns = self._merge.key(of_rows=False)
-        return pa.concat_tables([partitions, rows.join(partitions.select(columns), columns, join_type="left anti").select(keys.column_names)])
+        return pa.concat_tables(
+            [partitions, rows.join(partitions.select(columns), columns, join_type="left anti").select(keys.column_names)]
+        )
 
     def expire(self, since: int) -> None:
         """Merge the rows with a cell that has expired since a time (seconds since 1970)."""
