@@ -24,6 +24,7 @@ from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.snapshot.reader import TokenChunk, read_chunk, server_time
 from headrace.sources.scylla.snapshot.table_probe import probe_write_times
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE
+from headrace.transforms.options import Transforms
 from headrace.verify.result import TableResult, Verdict
 from headrace.verify.scylla.verifier import pipe_position_of, verify_logged
 from headrace.verify.watermark import PipePosition, Watermark
@@ -154,6 +155,50 @@ def test_merged_rows_and_their_cells_are_both_compared(
     found = _verify(cql, sink, keyspace)
     assert (found.verdict, found.comparison.total) == (Verdict.DIFFERENT, 1)
     assert found.notes == ("its rows are equal to the source: only the cells that they were merged from differ",)
+
+
+def test_transformed_rows_are_compared_by_their_transforms(cql: CqlSession, keyspace: str, target: ClickHouseTarget) -> None:
+    """Renamed, masked and left out columns; cells are compared as the source has them."""
+    cql.execute(f"CREATE TABLE {keyspace}.t (p int, c text, s text static, email text, n int, z set<int>, PRIMARY KEY (p, c))")
+    table = describe(cql, TableName(keyspace, "t"))
+    cql.execute(create_log_table(table, cassandra=True).rstrip(";"))
+    for p in range(3):
+        cql.execute(f"INSERT INTO {keyspace}.t (p, c, email, n, z) VALUES ({p}, 'c', 'anna{p}@example.com', {p}, {{1, 2}})")
+    for p, text in ((0, "s0"), (1, "s1"), (9, "alone")):
+        cql.execute(f"INSERT INTO {keyspace}.t (p, s) VALUES ({p}, '{text}')")
+    own = {
+        "rename": (("c", "email"), ("email", "c"), ("p", "key")),
+        "mask": (("email", "email"), ("s", "last 1"), ("n", "null")),
+        "drop": ("z",),
+    }
+    sink = CellSink(ClickHouseSink(target), transforms=Transforms(((f"{keyspace}.t", tuple(own.items())),)))
+    _copy(cql, sink, table)
+    reader = CellSink(ClickHouseSink(target))
+    found = _verify(cql, reader, keyspace, bucket_rows=2)
+    assert (found.verdict, found.comparison.rows, found.notes) == (Verdict.EQUAL, 4, ())
+    # A change that the masks hide changes the cells; others change both.
+    cql.execute(f"UPDATE {keyspace}.t SET n = 7 WHERE p = 0 AND c = 'c'")
+    found = _verify(cql, reader, keyspace)
+    assert (found.verdict, found.notes) == (
+        Verdict.DIFFERENT,
+        ("its rows are equal to the source: only the cells that they were merged from differ",),
+    )
+    cql.execute(f"UPDATE {keyspace}.t SET email = 'bob@example.org', z = z + {{3}} WHERE p = 1 AND c = 'c'")
+    found = _verify(cql, reader, keyspace)
+    listed = [(one.kind, one.key, one.column, one.source, one.target) for one in found.comparison.differences]
+    assert listed == [("different", (1, "c"), "email", "b***@example.org", "a***@example.com")]
+    repaired = _verify(cql, reader, keyspace, repair=ScyllaOptions(confidence=0))
+    assert (repaired.verdict, repaired.repaired, repaired.notes) == (Verdict.EQUAL, 2, ())
+    shown = connect(target).client.query(f"SELECT key, email, c, s, n FROM {sink.locations(table).view} ORDER BY key").result_rows
+    assert list(shown) == [
+        (0, "c", "a***@example.com", "*0", None),
+        (1, "c", "b***@example.org", "*1", None),
+        (2, "c", "a***@example.com", None, None),
+        (9, None, None, "****e", None),
+    ]
+    cql.execute(f"DELETE FROM {keyspace}.t WHERE p = 2 AND c = 'c'")
+    found = _verify(cql, reader, keyspace)
+    assert [(one.kind, one.key) for one in found.comparison.differences] == [("extra", (2, "c"))]
 
 
 def test_the_position_of_a_pipe_is_its_reported_time() -> None:

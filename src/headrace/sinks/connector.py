@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.errors import DefiniteError
+from headrace.transforms.options import Transforms
 
 if TYPE_CHECKING:
     from headrace.sinks.base import Sink
@@ -47,6 +48,8 @@ class OpenRequest:
     """CDC logs: write whole rows from postimages instead of cells."""
     merges_rows: bool | None = None
     """CDC logs: merge cells into rows when they are written, not at each query; None: in new tables, and existing ones stay as they are."""
+    transforms: Transforms = field(default_factory=Transforms)
+    """CDC logs: transforms of merged rows."""
 
 
 def _nothing(address: str) -> None:
@@ -98,6 +101,8 @@ class SinkConnector:
     """How users choose another target in such a sink, for hints."""
     has_table_store: bool = False
     """Whether sinks have a `TableStore`."""
+    merges_cells: bool = False
+    """Whether cells of CDC logs are merged into rows, which can be transformed."""
     is_topics: bool = False
     """Whether targets are topics."""
     is_embedded: bool = False

@@ -31,6 +31,7 @@ from headrace.runtime.checkpoint import committed_offset
 from headrace.settings.pipe_keys import SnapshotMode
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.server.client import connect as clickhouse
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
@@ -39,6 +40,7 @@ from headrace.sources.scylla.log_tables import check_tables_readable
 from headrace.sources.scylla.position import LogPosition
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.stream_catalog import ServerCatalog
+from headrace.transforms.options import Transforms
 from testkit.oracles.cell_views import selected, shown
 from testkit.pipelines.local_pipeline import without_spark
 from testkit.servers.cassandra import PrivateCassandra
@@ -210,6 +212,25 @@ def test_a_ttl_ends_while_the_log_is_idle(source: Source) -> None:
         ):
             time.sleep(0.2)
     assert source.assert_equal("t") == 0
+
+
+def test_transforms_and_other_ones_at_the_next_start(source: Source) -> None:
+    """The rows are filled again from their cells; nothing is read again."""
+    writer = source.create("t", "p int PRIMARY KEY, email text, secret text")
+    writer.execute(f"INSERT INTO {source.keyspace}.t (p, email, secret) VALUES (1, 'anna@example.com', 'x')")
+    plain = source.sink
+    name = f"{source.keyspace}.t"
+    for options, query, expected in (
+        ({"mask": (("email", "email"),), "drop": ("secret",)}, "SELECT * FROM {}", [(1, "a***@example.com")]),
+        ({"rename": (("email", "mail"),)}, "SELECT mail, secret FROM {} WHERE p = 1", [("anna@example.com", "x")]),
+        ({}, "SELECT email, secret FROM {} WHERE p = 1", [("anna@example.com", "x")]),
+    ):
+        source.sink = replace(plain, transforms=Transforms(((name, tuple(options.items())),)))
+        source.run()
+        table = describe(source.session, TableName(source.keyspace, "t"))
+        found = clickhouse(plain.sink.target).client.query(query.format(plain.locations(table).view)).result_rows
+        assert list(found) == expected
+    source.assert_equal("t")
 
 
 def test_rows_that_come_late_are_taken_by_the_second_look(source: Source, caplog: pytest.LogCaptureFixture) -> None:

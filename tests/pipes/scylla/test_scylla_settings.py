@@ -10,7 +10,7 @@ from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
-from headrace.pipes.scylla.settings_check import check_chosen
+from headrace.pipes.scylla.settings_check import check_chosen, check_transforms
 from headrace.pipes.scylla.sink_factory import open_log_target
 from headrace.pipes.scylla.start_position import parse_start
 from headrace.settings.pipe_settings import PipeSettings
@@ -41,6 +41,32 @@ def test_the_names_of_tables_in_the_sink_are_reported(tmp_path: Path) -> None:
 def test_settings_that_would_be_left_out_are_refused(text: str, message: str) -> None:
     with pytest.raises(DefiniteError, match=message):
         check_chosen(settings(), parse_settings(text, "f"))
+
+
+HIDDEN = '[transforms."ks.t"]\nrename = { a = "b" }\ndrop = ["c"]\nmask = { d = "null" }\n'
+
+
+def test_transforms_of_merged_rows_may_be_chosen() -> None:
+    for sink in ("clickhouse://u@ch:8123/", "chdb:./copy"):
+        check_transforms(sink, parse_settings(HIDDEN, "f"))
+    check_transforms("stdout:", parse_settings("", "f"))
+
+
+@pytest.mark.parametrize(
+    ("text", "sink", "message"),
+    [
+        ('[transforms."ks.t"]\nfilter = "a > 1"', "chdb:./copy", "filter cannot be applied to tables of ScyllaDB"),
+        ('[transforms."ks.t"]\ncomputed = { b = "a + 1" }', "chdb:./copy", "computed cannot be applied to tables of ScyllaDB"),
+        ('[transforms."ks.t"]\nhash = { a = "sha256" }', "chdb:./copy", "hash cannot be applied .* the salt would be readable"),
+        (HIDDEN, "stdout:", "ks.t: ScyllaDB's log holds single cells, not rows"),
+        (HIDDEN, "cql://u@there:9042/", "ks.t: ScyllaDB's log holds single cells, not rows"),
+        (HIDDEN + '[scylla]\nkept = "images"', "chdb:./copy", "ks.t: ScyllaDB's log holds single cells, not rows"),
+        (HIDDEN + '[scylla]\nmerge = "read"', "chdb:./copy", "scylla.merge = read stores none"),
+    ],
+)
+def test_transforms_that_cannot_be_applied_are_refused(text: str, sink: str, message: str) -> None:
+    with pytest.raises(DefiniteError, match=message):
+        check_transforms(sink, parse_settings(text, "f"))
 
 
 def test_columns_cannot_be_left_out() -> None:

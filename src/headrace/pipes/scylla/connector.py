@@ -22,19 +22,21 @@ if TYPE_CHECKING:
 @contextmanager
 def _open(spec: PipeSpec, view: ProgressView, runtime: Runtime | None, host: str) -> Iterator[BuiltPipe]:
     from headrace.pipes.scylla.pipe import ScyllaPipe
-    from headrace.pipes.scylla.settings_check import check_chosen
+    from headrace.pipes.scylla.settings_check import check_chosen, check_transforms
     from headrace.pipes.scylla.sink_factory import open_log_target
 
     check_chosen(spec.settings, spec.chosen)
+    check_transforms(spec.sink, spec.chosen)
     with open_log_target(spec.sink, spec.chosen, spec.settings.state, host) as target:
         yield BuiltPipe(ScyllaPipe(parse_cql_url(spec.source), spec.chosen.scylla, target, spec.settings, view, runtime), target.is_lost)
 
 
 def _check(spec: PipeSpec) -> None:
-    from headrace.pipes.scylla.settings_check import check_chosen
+    from headrace.pipes.scylla.settings_check import check_chosen, check_transforms
     from headrace.pipes.scylla.start_position import parse_start
 
     check_chosen(spec.settings, spec.chosen)
+    check_transforms(spec.sink, spec.chosen)
     spec.chosen.scylla.check()
     if spec.settings.snapshot is SnapshotMode.CONSISTENT:
         raise DefiniteError(
@@ -63,8 +65,5 @@ SCYLLA: Final = SourceConnector(
     database_of=lambda address: parse_cql_url(address).keyspace,
     sections=("scylla", "replay"),
     section_subject="ScyllaDB's log",
-    refused_sections=(
-        ("transforms", "ScyllaDB's log holds single cells, not rows: no expression can be computed from them; use a view in the sink"),
-    ),
     is_cdc_log=True,
 )

@@ -6,10 +6,42 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.settings.pipe_settings import PipeSettings
-from headrace.settings.settings_file import SCHEMA_CHANGES, SINK, TABLES, UserSettings
+from headrace.settings.settings_file import SCHEMA_CHANGES, SINK, TABLES, TRANSFORMS, UserSettings
+from headrace.sinks.registry import find_sink_connector
+from headrace.sources.scylla.snapshot.options import MergeTime, StoredForm
 
 _PLACES: Final = frozenset({"database", "target"})
 """Settings of target tables that concern their location, not their columns."""
+
+
+_UNSUPPORTED: Final = {
+    "filter": "a filter would have to be evaluated for each merged row",
+    "computed": "an expression would have to be evaluated for each merged row",
+    "hash": "the salt would be readable in ClickHouse, which merges the rows",
+}
+
+
+def check_transforms(sink: str, chosen: UserSettings) -> None:
+    """Raise `DefiniteError` for transforms that merged rows of this sink cannot have."""
+    connector = find_sink_connector(sink)
+    if connector is None or not connector.merges_cells or chosen.scylla.kept is StoredForm.IMAGES:
+        why = "ScyllaDB's log holds single cells, not rows: only rows that ClickHouse merges from cells can be transformed"
+        chosen.check_sections((TRANSFORMS,), f"{why}; use a view in the sink")
+        return
+    if chosen.transforms.tables and chosen.scylla.merge is MergeTime.READ:
+        raise DefiniteError(
+            "transforms apply to merged rows, and scylla.merge = read stores none",
+            place="[scylla] merge",
+            hint="choose scylla.merge = write, or leave the transforms out",
+        )
+    for glob, own in chosen.transforms.tables:
+        for option, value in own:
+            if value and option in _UNSUPPORTED:
+                raise DefiniteError(
+                    f"{option} cannot be applied to tables of ScyllaDB: {_UNSUPPORTED[option]}",
+                    place=f'transforms."{glob}".{option}',
+                    hint="use a view in ClickHouse that reads the table; rename, drop and mask can be chosen here",
+                )
 
 
 def check_chosen(settings: PipeSettings, chosen: UserSettings) -> None:

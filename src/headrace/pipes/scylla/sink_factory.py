@@ -55,7 +55,8 @@ def open_log_target(address: str, chosen: UserSettings, state: Path, host: str) 
     row_images = chosen.scylla.kept is StoredForm.IMAGES
     merge = chosen.scylla.merge
     merges_rows = None if merge is MergeTime.AUTO else merge is MergeTime.WRITE
-    with connector.open_log(OpenRequest(address, chosen.section_options(connector.section), state, host, row_images, merges_rows)) as named:
+    request = OpenRequest(address, chosen.section_options(connector.section), state, host, row_images, merges_rows, chosen.transforms)
+    with connector.open_log(request) as named:
         sink = named.sink
         place = sink.target_of if connector.has_table_store else lambda _: ""
         yield LogTarget(

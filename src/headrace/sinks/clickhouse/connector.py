@@ -73,7 +73,7 @@ def _open_log(request: OpenRequest) -> Iterator[NamedSink[LogSink]]:
     from headrace.sinks.clickhouse.postimages.sink import PostimageSink
 
     with open_clickhouse(request.address, request.options, creates=True) as named:
-        kept: LogSink = PostimageSink(named.sink) if request.row_images else CellSink(named.sink, request.merges_rows)
+        kept: LogSink = PostimageSink(named.sink) if request.row_images else CellSink(named.sink, request.merges_rows, request.transforms)
         yield NamedSink(kept, named.name, named.is_lost)
 
 
@@ -107,6 +107,7 @@ CLICKHOUSE: Final = SinkConnector(
     probe=_probe,
     preload=("headrace.sinks.clickhouse.sink",),
     has_table_store=True,
+    merges_cells=True,
     open=_open,
     open_log=_open_log,
     open_claims=_open_claims,
@@ -125,6 +126,7 @@ EMBEDDED_CLICKHOUSE: Final = SinkConnector(
     servers=lambda address: frozenset({address}),
     preload=("headrace.sinks.clickhouse.sink",),
     has_table_store=True,
+    merges_cells=True,
     is_embedded=True,
     open=_open,
     open_log=_open_log,

@@ -31,6 +31,8 @@ from headrace.model.schema import Column, Kind, TableSchema
 from headrace.model.table_selection import Selection
 from headrace.shutdown import temporary_directory
 from headrace.sinks.base import Progress
+from headrace.sinks.clickhouse.cells.merged_rows.row_merge import NO_TRANSFORMS
+from headrace.sinks.clickhouse.cells.merged_rows.row_transforms import RowTransforms
 from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.dead_letters.late_rows import resolve_late_rows
@@ -42,6 +44,8 @@ from headrace.sources.scylla.snapshot.reader import server_time
 from headrace.sources.scylla.snapshot.row_recheck import RowRechecker
 from headrace.sources.scylla.snapshot.table_probe import probe_write_times, read_ring
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE, TokenRange, cut
+from headrace.transforms.mask_and_hash import masked
+from headrace.transforms.options import Mask, MaskKind
 from headrace.verify.key_values import key_list
 from headrace.verify.recheck import KeyRechecker, RecheckResult
 from headrace.verify.result import TableResult
@@ -110,6 +114,22 @@ class LoggedRows:
     table: CqlTable
     from_cells: bool = False
     """Whether cells are merged now, instead of reading rows that were merged before."""
+    transforms: RowTransforms = NO_TRANSFORMS
+    """How the stored rows were made of the source's."""
+
+    @property
+    def shown(self) -> CqlTable:
+        """The table with the columns that are compared."""
+        return self.transforms.shown_table(self.table)
+
+    def transformed(self, rows: pa.Table) -> pa.Table:
+        """Return rows of the source as the sink must show them."""
+        found = rows.select([column.name for column in self.shown.columns])
+        for place, column in enumerate(self.shown.columns):
+            mask = self.transforms.mask_of(column)
+            if mask is not None:
+                found = found.set_column(place, found.schema.field(place), _masked(mask, found.column(place)))
+        return found
 
     @property
     def _query(self) -> RowQuery:
@@ -119,7 +139,7 @@ class LoggedRows:
         columns = (*self._query.keys, *self._query.cells)
         typed = [to_arrow(column.type, page.column(place), column.name) for place, column in enumerate(columns)]
         names = [column.name for column in columns]
-        return canonical_rows(self.table, pa.RecordBatch.from_arrays(typed, names=names), names)
+        return self.transformed(canonical_rows(self.table, pa.RecordBatch.from_arrays(typed, names=names), names))
 
     def source(self, part: TokenRange) -> Iterator[pa.Table]:
         """Return the rows of a token range, as SELECT shows them."""
@@ -127,9 +147,9 @@ class LoggedRows:
             yield self._canonical(page)
 
     def sink(self) -> Iterator[pa.Table]:
-        names = [column.name for column in self.table.columns]
-        for batch in self.reader.rows(self.table, from_cells=self.from_cells):
-            yield canonical_rows(self.table, batch, names)
+        names = [column.name for column in self.shown.columns]
+        for batch in self.reader.rows(self.shown, from_cells=self.from_cells, transforms=self.transforms):
+            yield canonical_rows(self.shown, batch, names)
 
     def source_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table:
         """Return the rows with these keys; without clustering columns, those of a partition that has only static values."""
@@ -149,13 +169,13 @@ class LoggedRows:
     def sink_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table:
         raw = self.raw_keys(keys)
         texts = [["" if value is None else value.decode("utf-8", "replace") for value in key] for key in key_list(keys)]  # type: ignore[attr-defined]
-        names = [column.name for column in self.table.columns]
+        names = [column.name for column in self.shown.columns]
         found = [table.shown.arrow_schema.empty_table()]
         for start in range(0, len(raw), _KEYS_AT_ONCE):
             part = slice(start, start + _KEYS_AT_ONCE)
             condition = self.reader.key_condition(self.table, raw[part], texts[part])
-            batches = self.reader.rows(self.table, condition, from_cells=self.from_cells)
-            found += [canonical_rows(self.table, batch, names) for batch in batches]
+            batches = self.reader.rows(self.shown, condition, from_cells=self.from_cells, transforms=self.transforms)
+            found += [canonical_rows(self.shown, batch, names) for batch in batches]
         return pa.concat_tables(found)
 
     def raw_keys(self, keys: pa.Table) -> list[tuple[bytes | None, ...]]:
@@ -201,6 +221,8 @@ class _TableVerification:
             return TableResult(schema, Comparison(0, 1), notes=(note,))
         if self._reader.stores_rows(self._table):
             self._cells = replace(self._rows, from_cells=True)
+            self._rows = replace(self._rows, transforms=self._reader.transforms(self._table))
+            self._compared = TableComparison(canonical_schema(self._rows.shown))
         found, keys, unread = self._first_look()
         rechecked = self._recheck(keys) if keys.num_rows else RecheckResult(Comparison(), keys)
         repaired = 0
@@ -275,8 +297,10 @@ class _TableVerification:
     def _read_source(self, buckets: Buckets, advanced: Callable[[int], None]) -> None:
         parts = cut([WHOLE], read_ring(self._session, self._table.name), 4 * _SLOTS)
 
+        whole = replace(self._rows, transforms=NO_TRANSFORMS)
+
         def read(part: TokenRange) -> None:
-            for rows in self._rows.source(part):
+            for rows in whole.source(part):
                 buckets.add(rows)
                 advanced(rows.num_rows)
 
@@ -284,18 +308,19 @@ class _TableVerification:
             list(pool.map(read, parts))
 
     def _compare(self, source: Buckets, target: Buckets, cells: Buckets | None) -> tuple[Comparison, pa.Table, int]:
-        schema = self._compared.shown
+        schema, whole = self._compared.shown, canonical_schema(self._table)
         total = Comparison()
-        nothing = schema.arrow_schema.empty_table()
+        nothing, empty = schema.arrow_schema.empty_table(), whole.arrow_schema.empty_table()
         keys = [nothing.select(list(schema.row_key))]
-        merged = cells.tables(nothing) if cells is not None else itertools.repeat(None)
-        for left, right, cell_rows in zip(source.tables(nothing), target.tables(nothing), merged, strict=False):
+        merged = cells.tables(empty) if cells is not None else itertools.repeat(None)
+        for read, right, cell_rows in zip(source.tables(empty), target.tables(nothing), merged, strict=False):
+            left = self._rows.transformed(read)
             found = compare(schema, left, right)
             total = total + found
             if found.total:
                 keys.append(different_keys(schema, left, right, most=_MOST_KEYS))
-            if cell_rows is not None and compare(schema, left, cell_rows).total:
-                keys.append(different_keys(schema, left, cell_rows, most=_MOST_KEYS))
+            if cell_rows is not None and compare(whole, read, cell_rows).total:
+                keys.append(different_keys(whole, read, cell_rows, most=_MOST_KEYS))
         different = distinct(pa.concat_tables(keys))
         return total, different.slice(0, _MOST_KEYS), max(different.num_rows - _MOST_KEYS, 0)
 
@@ -312,10 +337,12 @@ class _TableVerification:
             return cells
         if not (cells.comparison.total or cells.behind or cells.changing):
             self._cell_notes = ("its cells are equal to the source: only the rows that were merged from them differ",)
-        return found
+        # Cells of other rows may differ: a mask hides that in the rows.
+        return replace(found, keys=distinct(pa.concat_tables([found.keys, cells.keys])))
 
     def _recheck_rows(self, rows: LoggedRows, keys: pa.Table) -> RecheckResult:
-        return KeyRechecker(rows, self._watermark, self._now, lambda: None).recheck(self._compared, keys)
+        compared = TableComparison(canonical_schema(rows.shown))
+        return KeyRechecker(rows, self._watermark, self._now, lambda: None).recheck(compared, keys)
 
     def _now(self) -> int:
         return server_time(self._session)
@@ -347,6 +374,13 @@ class _TableVerification:
             return replace(found, key=key)
         kind = self._table.column(found.column).type
         return replace(found, key=key, source=to_python(kind, _bytes(found.source)), target=to_python(kind, _bytes(found.target)))
+
+
+def _masked(mask: Mask, values: pa.ChunkedArray) -> pa.Array:
+    """Return the masked texts of canonical values; they are their UTF-8 bytes."""
+    if mask.kind is MaskKind.NULL:
+        return pa.nulls(len(values), pa.binary())
+    return masked(Column("", Kind.STRING), mask, values.combine_chunks().cast(pa.string())).cast(pa.binary())
 
 
 def _bytes(value: Any) -> bytes | None:

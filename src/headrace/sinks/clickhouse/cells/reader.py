@@ -11,7 +11,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.cql.tables import CqlColumn, CqlTable
-from headrace.sinks.clickhouse.cells.tables import stores_rows, table_locations
+from headrace.sinks.clickhouse.cells.merged_rows.row_merge import NO_TRANSFORMS
+from headrace.sinks.clickhouse.cells.merged_rows.row_transforms import RowTransforms
+from headrace.sinks.clickhouse.cells.tables import stored_transforms, stores_rows, table_locations
 from headrace.sinks.clickhouse.cells.types import is_plain, value_sql
 from headrace.sinks.clickhouse.server.bounded_client import unlimited_body
 from headrace.sinks.clickhouse.server.client import connect
@@ -53,13 +55,23 @@ class CellReader:
         """Whether rows are stored that are merged from cells, so that the two may differ."""
         return stores_rows(self._scope, table_locations(table, self._scope))
 
-    def rows(self, table: CqlTable, condition: str = "1", *, from_cells: bool = False) -> Iterator[pa.RecordBatch]:
-        """Return the rows that satisfy a condition, with all columns in the table's order.
+    def transforms(self, table: CqlTable) -> RowTransforms:
+        """Return the transforms of the stored rows."""
+        return stored_transforms(self._scope, table_locations(table, self._scope)) if self.stores_rows(table) else NO_TRANSFORMS
 
-        `from_cells`: merge cells now, instead of reading stored rows.
+    def rows(
+        self, table: CqlTable, condition: str = "1", *, from_cells: bool = False, transforms: RowTransforms = NO_TRANSFORMS
+    ) -> Iterator[pa.RecordBatch]:
+        """Return the rows that satisfy a condition, with all columns in the table's order and by the names of the source.
+
+        `from_cells`: merge cells now, instead of reading stored rows. `transforms`: how the view was made.
         """
         names = ", ".join(quote_name(column.name) for column in table.columns)
         shown = table_locations(table, self._scope).live if from_cells else self._shown(table)
+        if transforms.renamed:
+            named = (f"{quote_name(transforms.name_of(column))} AS {quote_name(column.name)}" for column in table.columns)
+            # One level more: conditions use the names of the source, which may be other columns of the view.
+            shown = f"(SELECT {', '.join(f'shown.{one}' for one in named)} FROM {shown} AS shown)"
         query = f"SELECT {names} FROM {shown} WHERE {condition}"
         connection = connect(self._scope.target)
         with translate_errors(self._scope.target, f"reading {table.name}"):

@@ -9,7 +9,7 @@ before `complete` has returned has not reported its split as done, so the blocks
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from headrace.sinks.clickhouse.cells.batches import CellBatch, insert_sql
 from headrace.sinks.clickhouse.cells.from_log import LogCellEncoder
 from headrace.sinks.clickhouse.cells.from_rows import RowEncoder
 from headrace.sinks.clickhouse.cells.merged_rows.merger import RowMerger, due_merges
+from headrace.sinks.clickhouse.cells.merged_rows.row_merge import RowMerge
 from headrace.sinks.clickhouse.cells.storage import CellStorage
 from headrace.sinks.clickhouse.cells.tables import (
     TableLocations,
@@ -33,6 +34,7 @@ from headrace.sinks.clickhouse.cells.tables import (
     clear_tables,
     prepare_tables,
     row_merge,
+    stored_transforms,
     stores_rows,
     table_locations,
     tables_with_rows,
@@ -43,6 +45,7 @@ from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETT
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
+from headrace.transforms.options import Transforms
 
 
 class _CellRoute:
@@ -56,7 +59,7 @@ class _CellRoute:
         self.timestamp_columns = [(column.name, column.type) for column in table.columns if has_timestamps(column.type)]
         self.log_timestamp_columns = [(column.name, column.type) for column in log_table(table).columns if has_timestamps(column.type)]
         self._statements: dict[tuple[str, ...], bytes] = {}
-        self.merger = RowMerger(scope, row_merge(table, self.locations)) if stores_rows(scope, self.locations) else None
+        self.merger = RowMerger(scope, _stored_merge(table, scope)) if stores_rows(scope, self.locations) else None
 
     def statement(self, batch: CellBatch, *, of_rows: bool) -> bytes:
         key = ("rows" if of_rows else "partitions", *batch.columns)
@@ -65,6 +68,12 @@ class _CellRoute:
             table, types = (self.locations.cells, self._types[0]) if of_rows else (self.locations.partitions, self._types[1])
             found = self._statements[key] = insert_sql(self.storage, table, batch, types).encode()
         return found
+
+
+def _stored_merge(table: CqlTable, scope: TargetScope) -> RowMerge:
+    """Return the statements that merge rows by the transforms of the stored rows, which every writer shares."""
+    locations = table_locations(table, scope)
+    return row_merge(table, locations, stored_transforms(scope, locations))
 
 
 class CellWriter:
@@ -131,6 +140,8 @@ class CellSink(LogSink):
     sink: ClickHouseSink
     merges: bool | None = None
     """Whether tables get merged rows; else their views merge cells at each query. None: new tables do, existing ones stay as they are."""
+    transforms: Transforms = field(default_factory=Transforms)
+    """Of merged rows. `prepare` and `alter` apply them; writers take those of the stored rows."""
 
     @classmethod
     def from_url(cls, url: str) -> CellSink:
@@ -138,11 +149,11 @@ class CellSink(LogSink):
 
     def prepare(self, tables: Iterable[CqlTable]) -> None:
         """Create missing tables and check existing ones. Nothing is created if another object has one of the names."""
-        prepare_tables(self._scope, tables, merges=self.merges)
+        prepare_tables(self._scope, tables, merges=self.merges, transforms=self.transforms)
 
     def alter(self, old: CqlTable, new: CqlTable) -> None:
         """Apply an alteration of a base table to the tables and the view. Repeatable."""
-        alter_tables(self._scope, old, new, merges=self.merges)
+        alter_tables(self._scope, old, new, merges=self.merges, transforms=self.transforms)
 
     def expire(self, tables: Iterable[CqlTable], since: int) -> int:
         """Merge the rows with a cell that has expired since a time of the server, and return its time now. Repeatable."""
@@ -152,7 +163,7 @@ class CellSink(LogSink):
             [[now]] = connect(self._scope.target).client.query("SELECT toUnixTimestamp(now())").result_rows
         merges = [row_merge(table, self.locations(table)) for table in tables_with_rows(self._scope, tables)]
         for merge in due_merges(self._scope, merges, since):
-            RowMerger(self._scope, merge).expire(since)
+            RowMerger(self._scope, _stored_merge(merge.storage.table, self._scope)).expire(since)
         return int(now)
 
     def clear(self, table: CqlTable) -> None:

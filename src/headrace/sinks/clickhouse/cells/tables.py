@@ -17,7 +17,8 @@ from headrace.cql.tables import ColumnRole, CqlTable
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.merged_rows.merger import run_steps
-from headrace.sinks.clickhouse.cells.merged_rows.row_merge import MergeStep, RowMerge, RowTables
+from headrace.sinks.clickhouse.cells.merged_rows.row_merge import NO_TRANSFORMS, MergeStep, RowMerge, RowTables
+from headrace.sinks.clickhouse.cells.merged_rows.row_transforms import RowTransforms, check_names, row_transforms
 from headrace.sinks.clickhouse.cells.storage import CELLS_SUFFIX, LIVE_SUFFIX, PARTITIONS_SUFFIX, ROWS_SUFFIX, CellStorage, columns_sql
 from headrace.sinks.clickhouse.cells.view import view_sql
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect, long_running_connection
@@ -25,6 +26,7 @@ from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.identifiers import check_name_lengths, quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_names import target_name
+from headrace.transforms.options import Transforms
 
 _CELLS_COMMENT: Final = "Headrace, cells of "
 _VIEW_COMMENT: Final = "Headrace, made of cells of "
@@ -32,6 +34,9 @@ _ROWS_COMMENT: Final = "Headrace, rows of "
 _MERGED: Final = ", merged when they are written"
 """The end of the comment of a view that reads merged rows. Releases before these know the view by the beginning, and replace it; then
 merged rows are outdated."""
+_TRANSFORMS: Final = "transforms"
+"""The key of the transforms in the comment of the table of merged rows, if there are some."""
+_NOTHING: Final = Transforms()
 _SETTINGS: Final = {**CREATE_SETTINGS, "max_query_size": str(16 << 20), "max_ast_elements": "2000000", "max_table_size_to_drop": "0"}
 """The view of a table with hundreds of columns exceeds the server's default limits. Merged rows of any size can be filled again."""
 
@@ -77,12 +82,12 @@ def table_locations(table: CqlTable, scope: TargetScope) -> TableLocations:
     return TableLocations(*target_name(table.name, scope.target, scope.options))
 
 
-def row_merge(table: CqlTable, locations: TableLocations) -> RowMerge:
+def row_merge(table: CqlTable, locations: TableLocations, transforms: RowTransforms = NO_TRANSFORMS) -> RowMerge:
     """Return the statements that merge a base table's rows."""
     here = f"database = {quote_text(locations.database)} AND name = {quote_text(locations.table + ROWS_SUFFIX)}"
     comment = f"ifNull((SELECT comment FROM system.tables WHERE {here}), '')"
-    is_altered = f"{comment} != {quote_text(_comment(table, _ROWS_COMMENT))}"
-    return RowMerge(CellStorage(table), RowTables(locations.cells, locations.partitions, locations.rows, is_altered))
+    is_altered = f"{comment} != {quote_text(_rows_comment(table, transforms))}"
+    return RowMerge(CellStorage(table), RowTables(locations.cells, locations.partitions, locations.rows, is_altered), transforms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,8 @@ class _Existing:
     """The definition that the tables of cells were created for; None if there are none."""
     rows: CqlTable | None = None
     """The definition that merged rows were filled for; None if there are none, or not all."""
+    transforms: RowTransforms = NO_TRANSFORMS
+    """By which merged rows were filled."""
     names: frozenset[str] = frozenset()
     merges: bool = True
     """Whether the table is to have merged rows."""
@@ -108,13 +115,18 @@ class _Preparation:
     complete: list[str] = field(default_factory=list)
 
 
-def prepare_tables(scope: TargetScope, tables: Iterable[CqlTable], *, merges: bool | None = None) -> None:
-    """Check all tables, then create missing ones; tables with another definition are altered.
+def prepare_tables(
+    scope: TargetScope, tables: Iterable[CqlTable], *, merges: bool | None = None, transforms: Transforms = _NOTHING
+) -> None:
+    """Check all tables, then create missing ones; tables with another definition are altered, and merged rows filled by other transforms
+    are filled again.
 
     `merges`: merged rows are stored; else the view merges cells at each query. None: as existing tables do; new ones store them.
     """
     _check_one_host(scope)
     wanted = [(table, table_locations(table, scope)) for table in tables]
+    for table, _ in wanted:
+        check_names(transforms, table)
     _check_target_conflicts([(table, locations, locations.names(merges=False)) for table, locations in wanted])
     connection = connect(scope.target)
     known: list[_Existing] = []
@@ -125,18 +137,23 @@ def prepare_tables(scope: TargetScope, tables: Iterable[CqlTable], *, merges: bo
     _check_target_conflicts(
         [(table, locations, locations.names(merges=before.merges)) for (table, locations), before in zip(wanted, known, strict=True)]
     )
-    plans = [_plan_preparation(table, locations, before) for (table, locations), before in zip(wanted, known, strict=True)]
+    plans = [
+        _plan_preparation(table, locations, before, _transforms_of(table, transforms, before))
+        for (table, locations), before in zip(wanted, known, strict=True)
+    ]
     for (table, _), plan in zip(wanted, plans, strict=True):
         _run(scope, plan, f"making the tables of {table.name}")
 
 
-def alter_tables(scope: TargetScope, old: CqlTable, new: CqlTable, *, merges: bool | None = None) -> None:
+def alter_tables(
+    scope: TargetScope, old: CqlTable, new: CqlTable, *, merges: bool | None = None, transforms: Transforms = _NOTHING
+) -> None:
     """Apply an alteration of the base table to the tables and the views."""
     locations = table_locations(new, scope)
     connection = connect(scope.target)
     with translate_errors(scope.target, f"altering the tables of {new.name}"):
         before = _read_existing(connection, new, locations, merges=merges)
-    plan = _plan_preparation(new, locations, replace(before, cells=before.cells or old))
+    plan = _plan_preparation(new, locations, replace(before, cells=before.cells or old), _transforms_of(new, transforms, before))
     _run(scope, plan, f"altering the tables of {new.name}")
 
 
@@ -156,6 +173,14 @@ def stores_rows(scope: TargetScope, locations: TableLocations) -> bool:
         here = f"database = {quote_text(locations.database)} AND name = {quote_text(locations.table + ROWS_SUFFIX)}"
         sql = f"SELECT count() FROM system.tables WHERE {here} AND startsWith(comment, {quote_text(_ROWS_COMMENT)})"
         return bool(connect(scope.target).client.query(sql).result_rows[0][0])
+
+
+def stored_transforms(scope: TargetScope, locations: TableLocations) -> RowTransforms:
+    """Return the transforms by which a base table's merged rows were filled."""
+    with translate_errors(scope.target, f"looking at table {locations.rows}"):
+        here = f"database = {quote_text(locations.database)} AND name = {quote_text(locations.table + ROWS_SUFFIX)}"
+        found = connect(scope.target).client.query(f"SELECT comment FROM system.tables WHERE {here}").result_rows
+    return _transforms_in(str(found[0][0])) if found else NO_TRANSFORMS
 
 
 def tables_with_rows(scope: TargetScope, tables: Iterable[CqlTable]) -> list[CqlTable]:
@@ -185,7 +210,18 @@ def _run(scope: TargetScope, plan: _Preparation, what: str) -> None:
             connection.client.command(statement, settings=connection.supported(_SETTINGS))
 
 
-def _plan_preparation(table: CqlTable, locations: TableLocations, existing: _Existing) -> _Preparation:
+def _transforms_of(table: CqlTable, transforms: Transforms, existing: _Existing) -> RowTransforms:
+    found = row_transforms(transforms, table)
+    if not existing.merges and not found.is_empty:
+        raise DefiniteError(
+            f"transforms apply to merged rows, and {table.name} has none: its view merges cells at each query",
+            place=f"table {table.name}",
+            hint="store merged rows: --set scylla.merge=write; or remove the transforms",
+        )
+    return found
+
+
+def _plan_preparation(table: CqlTable, locations: TableLocations, existing: _Existing, transforms: RowTransforms) -> _Preparation:
     storage, before = CellStorage(table), existing.cells
     plan = _Preparation([f"CREATE DATABASE IF NOT EXISTS {quote_name(locations.database)}"])
     for name, columns, roles in _tables(storage, locations):
@@ -199,7 +235,7 @@ def _plan_preparation(table: CqlTable, locations: TableLocations, existing: _Exi
     if before is not None and is_altered:
         plan.create.extend(_alter_statements(CellStorage(before), storage, locations))
     if existing.merges:
-        _plan_rows(plan, table, locations, existing)
+        _plan_rows(plan, row_merge(table, locations, transforms), locations, existing)
     else:
         plan.complete.append(_live_view(locations.view, table, locations))
         if locations.table + ROWS_SUFFIX in existing.names:
@@ -212,20 +248,21 @@ def _plan_preparation(table: CqlTable, locations: TableLocations, existing: _Exi
     return plan
 
 
-def _plan_rows(plan: _Preparation, table: CqlTable, locations: TableLocations, existing: _Existing) -> None:
+def _plan_rows(plan: _Preparation, merge: RowMerge, locations: TableLocations, existing: _Existing) -> None:
     """Plan the table of merged rows, and the views. A table that only got columns is not filled again: the columns are empty."""
-    merge = row_merge(table, locations)
+    table, transforms = merge.storage.table, merge.transforms
     plan.create.append(_live_view(locations.live, table, locations))
-    added = _added_columns(row_merge(existing.rows, locations), merge) if existing.rows is not None else None
+    is_filled = existing.rows is not None and not transforms.makes_other_values(existing.transforms)
+    added = _added_columns(row_merge(existing.rows, locations, transforms), merge) if existing.rows is not None and is_filled else None
     if added is None:
         if locations.table in existing.names:
-            plan.create.append(_live_view(locations.view, table, locations))
+            plan.create.append(_live_view(locations.view, table, locations, transforms))
         plan.create.append(merge.create_sql(quote_text(_ROWS_COMMENT + str(table.name))))
         plan.fill.extend(merge.steps(None))
     elif added:
         plan.create.append(f"ALTER TABLE {locations.rows} {', '.join(added)}")
-    if existing.rows != table:
-        plan.complete.append(f"ALTER TABLE {locations.rows} MODIFY COMMENT {quote_text(_comment(table, _ROWS_COMMENT))}")
+    if (existing.rows, existing.transforms) != (table, transforms):
+        plan.complete.append(f"ALTER TABLE {locations.rows} MODIFY COMMENT {quote_text(_rows_comment(table, transforms))}")
     comment = quote_text(f"{_VIEW_COMMENT}{table.name}{_MERGED}")
     plan.complete.append(f"CREATE OR REPLACE VIEW {locations.view} AS {merge.view_sql()} COMMENT {comment}")
 
@@ -238,9 +275,13 @@ def _added_columns(old: RowMerge, new: RowMerge) -> list[str] | None:
     return [f"ADD COLUMN IF NOT EXISTS {quote_name(name)} {kind}" for name, kind in wanted.items() if name not in was]
 
 
-def _live_view(name: str, table: CqlTable, locations: TableLocations) -> str:
+def _live_view(name: str, table: CqlTable, locations: TableLocations, transforms: RowTransforms = NO_TRANSFORMS) -> str:
     """Return the statement that creates a view that merges cells at each query."""
     select = view_sql(CellStorage(table), locations.cells, locations.partitions)
+    if not transforms.is_empty:
+        shown = filter(transforms.shows, table.columns)
+        named = [f"{transforms.value_sql(one, f'shown.{quote_name(one.name)}')} AS {quote_name(transforms.name_of(one))}" for one in shown]
+        select = f"WITH shown AS ({select}) SELECT {', '.join(named)} FROM shown"
     return f"CREATE OR REPLACE VIEW {name} AS {select} COMMENT {quote_text(_VIEW_COMMENT + str(table.name))}"
 
 
@@ -331,7 +372,8 @@ def _read_existing(connection: Connection, table: CqlTable, locations: TableLoca
     # Another release may have written cells without merging them.
     is_merged = texts.get(locations.table, "").endswith(_MERGED)
     rows = _definition_in(texts.get(locations.table + ROWS_SUFFIX, "")) if is_merged and cells is not None else None
-    return _Existing(cells, rows, frozenset(texts), stores)
+    transforms = _transforms_in(texts.get(locations.table + ROWS_SUFFIX, "")) if rows is not None else NO_TRANSFORMS
+    return _Existing(cells, rows, transforms, frozenset(texts), stores)
 
 
 def _definition_in(comment: str) -> CqlTable | None:
@@ -339,8 +381,19 @@ def _definition_in(comment: str) -> CqlTable | None:
     return CqlTable.from_json(json.loads(definition)) if found else None
 
 
-def _comment(table: CqlTable, beginning: str = _CELLS_COMMENT) -> str:
-    return f"{beginning}{table.name}: {json.dumps(table.to_json(), separators=(',', ':'))}"
+def _transforms_in(comment: str) -> RowTransforms:
+    _, found, definition = comment.partition(": ")
+    raw = json.loads(definition).get(_TRANSFORMS) if found else None
+    return RowTransforms.from_json(raw) if raw is not None else NO_TRANSFORMS
+
+
+def _rows_comment(table: CqlTable, transforms: RowTransforms) -> str:
+    own = {} if transforms.is_empty else {_TRANSFORMS: transforms.to_json()}
+    return f"{_ROWS_COMMENT}{table.name}: {json.dumps({**table.to_json(), **own}, separators=(',', ':'))}"
+
+
+def _comment(table: CqlTable) -> str:
+    return f"{_CELLS_COMMENT}{table.name}: {json.dumps(table.to_json(), separators=(',', ':'))}"
 
 
 def _check_target_conflicts(wanted: list[tuple[CqlTable, TableLocations, tuple[str, ...]]]) -> None:

@@ -2,7 +2,7 @@
 
 It is a `ReplacingMergeTree`. `row:version` is a time of the server before the merge began, and greater than the versions that it replaces;
 `row:expires` is the second at which the first live cell of the row expires. Key columns are `key:X` and `sort:X` as in the rows table of
-cells, other columns are `value:X`.
+cells, other columns are `value:X`: masked if the user chose so, and missing if the user left them out.
 
 Invariant: a version is taken after the merge's own cells are visible, and before the merge reads. So a merge that misses some cells has a
 lower version than the merge of these cells, and the newest version has seen all of them, whatever ran concurrently. Merging again writes
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.cql.tables import ColumnRole, CqlColumn
+from headrace.sinks.clickhouse.cells.merged_rows.row_transforms import RowTransforms
 from headrace.sinks.clickhouse.cells.storage import CellStorage, sort_name
 from headrace.sinks.clickhouse.cells.types import is_exact, is_nullable, nullable_type, value_sql, value_type
 from headrace.sinks.clickhouse.cells.view import (
@@ -35,6 +36,7 @@ from headrace.sinks.clickhouse.server.identifiers import quote_name as q
 VERSION, DELETED, ROW_EXPIRES = "row:version", "row:deleted", "row:expires"
 NEVER: Final = (1 << 64) - 1
 """`row:expires` of a row without expiring cells."""
+NO_TRANSFORMS: Final = RowTransforms()
 TOUCHED: Final = "touched"
 """The temporary table of keys that a statement merges."""
 WHOLE: Final = "whole"
@@ -128,6 +130,7 @@ class RowMerge:
 
     storage: CellStorage
     tables: RowTables
+    transforms: RowTransforms = NO_TRANSFORMS
 
     def columns(self) -> list[tuple[str, str]]:
         """Return name and type of every column."""
@@ -137,7 +140,8 @@ class RowMerge:
             found.append((f"key:{column.name}", nullable_type(column.type) if is_missing else value_type(column.type)))
             if not is_exact(column.type):
                 found.append((sort_name(column), "String"))
-        found += [(f"value:{one.column.name}", column_type(one)) for one in (*self.storage.static, *self.storage.regular)]
+        stored = [one for one in (*self.storage.static, *self.storage.regular) if self.transforms.shows(one.column)]
+        found += [(f"value:{one.column.name}", column_type(one)) for one in stored]
         return [*found, (VERSION, "UInt64"), (DELETED, "UInt8"), (ROW_EXPIRES, "UInt64")]
 
     def create_sql(self, comment: str) -> str:
@@ -152,7 +156,8 @@ class RowMerge:
 
     def view_sql(self) -> str:
         """Return the SELECT that shows the merged rows."""
-        names = [f"{q(_stored_name(column))} AS {q(column.name)}" for column in shown_columns(self.storage)]
+        shown = filter(self.transforms.shows, shown_columns(self.storage))
+        names = [f"{q(_stored_name(column))} AS {q(self.transforms.name_of(column))}" for column in shown]
         return f"SELECT {', '.join(names)} FROM {self.tables.rows} FINAL SETTINGS enable_time_time64_type = 1"
 
     def steps(self, keys: KeySource | None) -> list[MergeStep]:
@@ -219,7 +224,11 @@ class RowMerge:
 
     def _chosen(self, shown: Mapping[CqlColumn, str], sorts: Mapping[str, str], exists: str) -> dict[str, str]:
         """Return SQL by column, without the version."""
-        found = {_stored_name(column): value for column, value in shown.items()}
+        found = {
+            _stored_name(column): self.transforms.value_sql(column, value)
+            for column, value in shown.items()
+            if self.transforms.shows(column)
+        }
         found |= {name: value for name, value in sorts.items() if name.startswith("sort:")}
         found[DELETED] = f"NOT {exists}"
         expiry = f"reinterpretAsUInt64(reverse(substring({q(EXPIRES)}, 2, 8)))"
