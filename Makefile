@@ -17,6 +17,8 @@ ARCHIVE := $(VENV)/.java-archive
 
 # Test processes: most tests wait more than they compute. ARGS="-n0 -k NAME" runs some in one process, with their output as it comes.
 WORKERS ?= 4
+# The program of make test-chart.
+HELM ?= helm
 # How long `make soak` breaks things, and how many rounds of kill -9 follow. 0 leaves a part out.
 SECONDS ?= 3600
 KILLS ?= 500
@@ -45,37 +47,52 @@ test-all: test-servers ## Run all tests, the slow ones too
 	$(BIN)/python -m pytest -n $(WORKERS) --durations=15 --durations-min=1 $(ARGS)
 
 .PHONY: test-servers
-test-servers: setup
+test-servers: # Fetches wait for the network while kernels compile.
+	@$(MAKE) --no-print-directory --jobs=3 setup mariadb-plugins debian-servers maven-servers
+
+.PHONY: test-packages mariadb-plugins debian-servers maven-servers
+test-packages: | $(SYSTEM)
 	@scripts/install-system-packages $(PYTHON) test
+
+mariadb-plugins: test-packages | $(PACKAGES)
 	@$(BIN)/python -m testkit.servers.mariadb_plugins
+
+debian-servers: | $(PACKAGES)
 	@$(BIN)/python -m testkit.servers.debian_fetch
+
+maven-servers: | $(PACKAGES)
 	@$(BIN)/python -m testkit.servers.maven_fetch
 
 .PHONY: test-fresh
 test-fresh: ## Run make demo and make test on a bare Debian 12 and list what the set-up did not install (root; ALL=1 for make test-all; ONLY=demo or ONLY=test; ARGS="-k decode" for a part)
 	$(PYTHON) -m testkit.machine.bare_machine $(if $(ONLY),--only $(ONLY)) $(if $(ALL),--all) --arguments='$(ARGS)'
 
+.PHONY: test-image
+test-image: setup ## Build the image of deploy/docker in a bare Debian 12, without Docker, and run it with a MariaDB, also read-only (root; about ten minutes)
+	PYTHONPATH=. $(BIN)/python -m testkit.machine.image_check $(ARGS)
+
+.PHONY: test-chart
+test-chart: ## Lint the Helm chart and render it with its defaults and with tests/deploy/values.yaml (needs helm; HELM=PATH)
+	@mkdir -p build/chart
+	$(HELM) lint --strict deploy/helm/headrace
+	$(HELM) template shop deploy/helm/headrace --kube-version 1.31.0 >build/chart/defaults.yaml
+	$(HELM) template shop deploy/helm/headrace --kube-version 1.31.0 --values tests/deploy/values.yaml >build/chart/values.yaml
+
 .PHONY: test-scylla
-test-scylla: setup ## Run the tests of ScyllaDB's log on a ScyllaDB that you have: HOST=host:9042 or scylla://user:password@host (its keyspaces test_* are made and dropped)
+test-scylla: setup maven-servers ## Run the tests of ScyllaDB's log on a ScyllaDB that you have: HOST=host:9042 or scylla://user:password@host (its keyspaces test_* are made and dropped)
 	@test -n "$(HOST)" || { echo 'say which: make test-scylla HOST=host:9042' >&2; exit 2; }
-	@$(BIN)/python -m testkit.servers.maven_fetch
 	@HEADRACE_SCYLLA='$(HOST)' $(BIN)/python -m pytest -m cql -n $(WORKERS) --durations=15 --durations-min=1 $(ARGS)
 
 .PHONY: soak
-soak: setup ## An hour of chaos: traffic and schema changes, kills of every process, cuts of every wire; ends with 0 differences and flat memory; then 500 rounds of kill -9 through every kind of pipe (SECONDS=600 KILLS=20, ARGS="--seed 7")
-	@$(BIN)/python -m testkit.servers.debian_fetch
-	@$(BIN)/python -m testkit.servers.maven_fetch
+soak: setup debian-servers maven-servers ## An hour of chaos: traffic and schema changes, kills of every process, cuts of every wire; ends with 0 differences and flat memory; then 500 rounds of kill -9 through every kind of pipe (SECONDS=600 KILLS=20, ARGS="--seed 7")
 	PYTHONPATH=. $(BIN)/python -m testkit.soak --seconds $(SECONDS) --kills $(KILLS) $(ARGS)
 
 .PHONY: soak-suites
-soak-suites: setup ## Damaged input and crashes, at length and with other seeds each time (hours; ARGS="-k logs" for a part)
-	@$(BIN)/python -m testkit.servers.debian_fetch
-	@$(BIN)/python -m testkit.servers.maven_fetch
+soak-suites: setup debian-servers maven-servers ## Damaged input and crashes, at length and with other seeds each time (hours; ARGS="-k logs" for a part)
 	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "soak or scaled" $(ARGS)
 
 .PHONY: record
-record: setup ## Record tests/golden again: logs of both servers, Debezium's records (testkit/recordings/scenarios.py, debezium_cases.py)
-	@$(BIN)/python -m testkit.servers.debian_fetch
+record: setup debian-servers ## Record tests/golden again: logs of both servers, Debezium's records (testkit/recordings/scenarios.py, debezium_cases.py)
 	HEADRACE_WRITE_FIXTURES=1 $(BIN)/python -m pytest -q tests/sources/mysql/rows/test_decode_fixtures.py
 	@scripts/install-system-packages $(PYTHON) record
 	PYTHONPATH=. $(BIN)/python -m testkit.recordings.debezium_recorder
@@ -90,9 +107,7 @@ lint: setup ## Check style, types, import rules and known flaws of dependencies
 	@$(BIN)/python scripts/audit_dependencies.py
 
 .PHONY: bench
-bench: setup ## Measure the reference workload and its peers
-	@$(BIN)/python -m testkit.servers.debian_fetch
-	@$(BIN)/python -m testkit.servers.maven_fetch
+bench: setup debian-servers maven-servers ## Measure the reference workload and its peers
 	PYTHONPATH=. $(BIN)/python -m bench $(ARGS)
 
 .PHONY: clean
@@ -116,6 +131,6 @@ $(COMPILED): $(KERNELS) $(PACKAGES)
 	$(BIN)/python -m headrace.kernels.compile
 	@touch $@
 
-$(ARCHIVE): $(PACKAGES)
+$(ARCHIVE): $(PACKAGES) | $(COMPILED)
 	$(BIN)/python -m headrace.spark.session.class_data_archive
 	@touch $@

@@ -19,7 +19,7 @@ from rich.table import Table
 from bench.verdicts import Verdict
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.model.cascade_mode import CascadeMode
+from headrace.model.setting_values import CascadeMode
 from testkit.oracles.binlogs import Logbook, open_logbook
 from testkit.oracles.both_ends import sink_client
 from testkit.pipelines.driven_pipe import DrivenPipe
@@ -81,7 +81,7 @@ def measure_cascades(changes: int, console: Console) -> CascadeCost:
                 pipe.catch_up()
                 times[mode].append(time.perf_counter() - begun)
         [[left]] = book.fetch("SELECT count(*) FROM c")
-        with sink_client(engines[CascadeMode.APPLY].url) as client:
+        with sink_client(engines[CascadeMode.APPLY].url, engines[CascadeMode.APPLY].password) as client:
             shown = client.query(f"SELECT count() FROM {DATABASE}.c FINAL").result_rows[0][0]
         if int(left) != shown:
             raise DefiniteError(f"the sink has {shown} child rows, and the source {left}", hint="please report it")

@@ -13,9 +13,9 @@ from random import Random
 from typing import Any, Final
 
 from headrace.cql import timeuuid
+from headrace.cql.bounded_connection import RawPage
 from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME, TTL, Operation, deleted, deleted_elements, log_table
-from headrace.cql.raw_pages import RawPage
 from headrace.cql.tables import CqlTable
 from testkit.generators.cql_values import PROTOCOL, driver_type, serialised
 

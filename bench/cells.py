@@ -26,8 +26,8 @@ from bench.cell_pages import Pages
 from bench.measure import read_cpu_s
 from bench.verdicts import Verdict, at_least
 from headrace.cql.blocks import LogBlock
+from headrace.cql.bounded_connection import RawPage
 from headrace.cql.decode.pages import as_batch
-from headrace.cql.raw_pages import RawPage
 from headrace.cql.tables import CqlTable
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError

@@ -26,10 +26,9 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.settings.settings_file import parse_settings
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.mysql.segments.segment_reader import read_segment
-from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
+from headrace.sources.mysql.segments.segment_reader import ReadCatalog, plan_tables, read_segment
 from headrace.transforms.block_transform import BlockTransformer
-from headrace.transforms.salts import Salts
+from headrace.transforms.options import Salts
 from testkit.pipelines.embedded_access import target_of
 
 NONE, ALL = "none", "filter, computed, hash"

@@ -127,7 +127,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def every_test(pytestconfig: pytest.Config) -> list[CollectedTest]:
-    """The tests of all files, in whatever tier."""
+    """The tests of all files, in any tier."""
     if [Path(argument).name for argument in pytestconfig.args] != pytestconfig.getini("testpaths"):
         pytest.skip("this needs a run over all files: make test")
     return pytestconfig.stash[COLLECTED]
@@ -345,6 +345,8 @@ def fresh_cassandra(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPa
             _require("Cassandra", pytestconfig, fetch_cassandra)
             one = PrivateCassandra(tmp_path_factory.mktemp("cassandra") / "server", **settings)
             started.callback(one.remove)
+            # A session that outlives its server tries to connect again until the process ends.
+            started.callback(close_shared_sessions, one.address().hosts[0])
             return one.start()
 
         yield start

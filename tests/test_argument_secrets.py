@@ -70,8 +70,8 @@ def started_again(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[lis
     monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
     monkeypatch.setattr(os, "execve", lambda _, argv, environment: calls.append((argv[3:], environment)))
     argument_secrets.hide_passwords()
-    [(told, environment)] = calls
-    return told, {name: value for name, value in environment.items() if os.environ.get(name) != value}
+    [(given, environment)] = calls
+    return given, {name: value for name, value in environment.items() if os.environ.get(name) != value}
 
 
 def test_values_of_flags_are_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,8 +81,8 @@ def test_values_of_flags_are_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
         {SOURCE: "p", SINK: "q"},
     )
     for flag in (["--registry=http://u:p@r"], ["--registry", "http://u:p@r"]):
-        told, secrets = started_again(monkeypatch, "tail", "kafka://k/t", *flag)
-        assert (told[2:], secrets) == ([one.replace(":p@", "@") for one in flag], {REGISTRY: "p"})
+        given, secrets = started_again(monkeypatch, "tail", "kafka://k/t", *flag)
+        assert (given[2:], secrets) == ([one.replace(":p@", "@") for one in flag], {REGISTRY: "p"})
 
 
 def test_two_passwords_for_one_variable_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

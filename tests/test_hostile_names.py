@@ -93,9 +93,9 @@ def rows_of(source: Any, client: Client, table: str) -> tuple[list[Any], list[An
     return sorted(source.fetchall()), sorted(map(tuple, found))
 
 
-@pytest.mark.slow("all", because="test_names_stay_names[mariadb-few]")
+@pytest.mark.slow("all", because="test_hostile_names_are_replicated_unchanged[mariadb-few]")
 @pytest.mark.parametrize("names", [FEW_NAMES, NAMES], ids=["few", "all"])
-def test_names_stay_names(
+def test_hostile_names_are_replicated_unchanged(
     server: PrivateServer, source: Any, clickhouse: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
     without_spark(monkeypatch)

@@ -28,12 +28,14 @@ def may_live_alone() -> bool:
         pytest.param(
             "docs/tutorial.md",
             (),
-            marks=pytest.mark.slow(because="test_what_is_written_works runs the README; test_what_a_reader_does_is_understood reads both"),
+            marks=pytest.mark.slow(
+                because="test_readme_and_tutorial_commands_succeed runs the README; test_steps_of_a_document reads both"
+            ),
         ),
     ],
 )
 @pytest.mark.timeout(900)
-def test_what_is_written_works(document: str, services: tuple[str, ...]) -> None:
+def test_readme_and_tutorial_commands_succeed(document: str, services: tuple[str, ...]) -> None:
     if not may_live_alone():
         reason = "NOT TESTED: the documents' commands need network namespaces (unshare), which are not allowed here"
         if os.environ.get("CI") == "true":
@@ -44,9 +46,12 @@ def test_what_is_written_works(document: str, services: tuple[str, ...]) -> None
     print(ended.stdout)
     assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr
     assert "UNFIT" not in ended.stdout
+    if document == "docs/tutorial.md":
+        for shown in ("check: 0 errors, 0 warnings", "headrace: 3 errors in wrong.toml", "did you mean [pipes.shop]?"):
+            assert shown in ended.stdout
 
 
-def test_what_a_reader_does_is_understood() -> None:
+def test_steps_of_a_document() -> None:
     document = "```sh\na\n```\ntext\n```sh\nb\n```\n<!-- until: seen -->\n<!-- not here: far away -->\n```sh\nc\n```\n<!-- Ctrl-C: b -->\n"
     assert steps_of(document) == [
         Step("run", "a\n"),

@@ -46,7 +46,7 @@ def test_the_wheel_holds_the_whole_package(packages: tuple[Path, Path]) -> None:
     assert f"## {headrace.__version__} " in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_what_is_installed_works(packages: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_installed_wheel_runs(packages: tuple[Path, Path], tmp_path: Path) -> None:
     home = tmp_path / "environment"
     venv.create(home, with_pip=False)
     (library,) = home.glob("lib/python*/site-packages")

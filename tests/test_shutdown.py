@@ -53,7 +53,7 @@ def _alive(pids: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("stop", ["", "shutdown.stop_on_signal(lambda: None, grace_s=0.3)"], ids=["at once", "after the grace time"])
-def test_no_descendant_is_left(stop: str) -> None:
+def test_no_descendant_remains(stop: str) -> None:
     """Also processes in another session, without a parent, or that ignore SIGTERM."""
     with _family(stop) as process:
         family = _descendants(process.pid)

@@ -25,7 +25,7 @@ def loaded(heavy: str, command: list[str]) -> str:
     return ran.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize("command", [["--help"], ["replicate", "--help"], ["status", "--state", "nowhere"]])
+@pytest.mark.parametrize("command", [["--help"], ["replicate", "--help"], ["status", "--state", "nowhere"], ["init", "--yes"]])
 def test_nothing_heavy_is_loaded(command: list[str]) -> None:
     assert loaded(HEAVY, command) == "LOADED"
 

@@ -15,8 +15,7 @@ from bench.supervise import Usage
 from bench.target import Target
 from headrace.errors import DefiniteError
 from headrace.kernels.compile import compile_kernels
-from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
-from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
+from headrace.sources.mysql.segments.segment_reader import ReadCatalog, Segment, plan_tables, read_segment
 
 
 class HeadraceDecode:

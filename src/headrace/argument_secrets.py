@@ -61,6 +61,12 @@ def strip_secrets(argument: str, *, registry: bool = False) -> tuple[str, dict[s
     return without, secrets
 
 
+def secret_variables(address: str) -> tuple[str, ...]:
+    """Return the environment variables that hold the secrets of an address: the password's, then others; none of an address without."""
+    variable = VARIABLES.get(address.partition("://")[0])
+    return () if variable is None else (variable, KAFKA_PROPERTIES) if variable == KAFKA else (variable,)
+
+
 def _flag_and_value(argument: str) -> tuple[str, str]:
     """Split `--flag=VALUE`; the flag is empty for any other argument."""
     name, is_flag, value = argument.partition("=")

@@ -20,8 +20,6 @@ _DIGITS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """The parsed stamp of an entry."""
-
     state: str
     generation: int
     line: int

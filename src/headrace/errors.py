@@ -33,6 +33,9 @@ class HeadraceError(Exception):
 class DefiniteError(HeadraceError):
     """A retry cannot help: the data, the schema or a setting is wrong."""
 
+    wrong_password = False
+    """Whether a server refused an account, which another password may change."""
+
 
 class TransientError(HeadraceError):
     """A peer is unavailable or busy: a retry may help."""

@@ -61,7 +61,6 @@ class WaitState:
         self._reason, self._heard, self._last = reason, now, now
 
     def seconds_since_failure(self) -> float:
-        """Return the seconds since the last failure."""
         return time.monotonic() - self._last
 
     def clear(self) -> None:
@@ -81,7 +80,6 @@ _by_pipe: dict[str, WaitState] = {}
 
 
 def current_wait() -> WaitState:
-    """Return the wait state of the pipe that this thread works for."""
     return _current.get()
 
 

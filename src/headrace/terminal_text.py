@@ -8,7 +8,11 @@ value. Escaping twice changes nothing.
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, TextIO
 
 CONTROL_RANGES: Final = ((0x00, 0x1F),)
@@ -56,3 +60,12 @@ def escape_text(text: str) -> str:
 def print_line(text: str, *, file: TextIO | None = None) -> None:
     """Print one escaped line and flush."""
     print(escape_text(text), file=file, flush=True)
+
+
+@contextmanager
+def exit_on_closed_stdout() -> Iterator[None]:
+    """Exit without an error when the reader of stdout has closed it (`| head`)."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,8 +5,8 @@ started in its own network and mount namespace (`unshare --net --mount`), where 
 of private servers. The blocks run in a folder that looks like the checkout and holds what they make.
 
 Hidden comments give the instructions that a reader does not need:
-- `<!-- until: TEXT -->` after a block: continue when its output shows TEXT. The block's command keeps running, as in a
-  terminal of its own.
+- `<!-- until: TEXT -->` after a block: continue when its output shows TEXT. The block's last command keeps running, as in a
+  terminal of its own; the lines before it prepare the terminal.
 - `<!-- Ctrl-C: WORDS -->`: the reader interrupts the running command that begins with WORDS, which must end well.
 - `<!-- killed: WORDS -->`: the running command that begins with WORDS was killed by the block before.
 - `<!-- not here: REASON -->` before a block: it is not run, for a reason that is printed.
@@ -104,14 +104,16 @@ class Reader:
 
     def start(self, block: str, text: str) -> None:
         """Run a block in its own terminal, with the shell's folder and environment, until its output shows a text."""
-        say(f"$ {block.rstrip()}     (goes on)")
+        say(f"$ {block.rstrip()}     (runs on)")
         log = self.folder / f".terminal-{len(self.running)}-{secrets.token_hex(2)}"
         state = self.folder / ".shell-state"
         self.run(f"declare -px > {state}; printf 'cd %q\\n' \"$PWD\" >> {state}")
         with log.open("wb") as output:
-            command = ["bash", "--noprofile", "--norc", "-c", f"source {state}; exec {block}"]
+            *preparing, last = block.strip().splitlines()
+            script = "\n".join([f"source {state}", "set -e", *preparing, f"exec {last}"])
+            command = ["bash", "--noprofile", "--norc", "-c", script]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-        self.running[block.strip()] = (process, log)
+        self.running[last] = (process, log)
         deadline = time.monotonic() + _PATIENCE_S
         while text not in log.read_text(errors="replace"):
             if process.poll() is not None or time.monotonic() > deadline:

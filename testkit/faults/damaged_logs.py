@@ -28,7 +28,7 @@ from testkit.faults.fences import Fenced
 from testkit.generators.plausible import check_block
 from testkit.oracles.binlogs import images_of, scan_log
 from testkit.oracles.chain import FIRST, Chain
-from testkit.recordings.recordings import Recording, told
+from testkit.recordings.recordings import Recording, stored_image
 
 SOAK = bool(os.environ.get("HEADRACE_SOAK"))
 _FENCED_EVERY = 8
@@ -69,7 +69,7 @@ class DamagedLog:
 
     @staticmethod
     def _images(blocks: list[ChangeBlock]) -> dict[int, Any]:
-        found = {image.version: told(image) for image in images_of(blocks)}
+        found = {image.version: stored_image(image) for image in images_of(blocks)}
         assert len(found) == sum(block.rows for block in blocks), "two images of one version"
         return found
 
@@ -126,7 +126,7 @@ class DamagedLog:
             return "error"
         for block in blocks:
             check_block(block)
-        rows = {told(image)[2:] for image in images_of(blocks)}
+        rows = {stored_image(image)[2:] for image in images_of(blocks)}
         assert rows <= {image[2:] for image in self.images[number].values()}, "a row that the recording does not have"
         return "rows"
 
@@ -142,7 +142,7 @@ class DamagedLog:
                 assert version in self.images[number] or start <= offset < end, "a row outside of every event"
         apart = [block for block in blocks if not any(start <= version & 0xFFFFFFFF < end for version in block.version.to_pylist())]
         for image in images_of(apart):
-            assert told(image) == self.images[number][image.version], "damage elsewhere changed this row"
+            assert stored_image(image) == self.images[number][image.version], "damage elsewhere changed this row"
 
 
 def _safe_bounds(chain: Chain, recording: Recording) -> list[int]:

@@ -126,7 +126,7 @@ def _frames(recording: Recording) -> bytes:
 def _stream(delivery: _Delivery, checksum: bool) -> ReplicationStream:
     """A stream whose requests were sent already."""
     stream: Any = object.__new__(ReplicationStream)
-    stream._address, stream._checksum = _ADDRESS, checksum
+    stream.address, stream._checksum = _ADDRESS, checksum
     stream._file_begins = stream._format_comes = False
     stream._connection = SimpleNamespace(_force_close=lambda: None)
     stream._socket = delivery

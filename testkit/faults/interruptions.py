@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.pipelines.pipeline import Run, command_lines
 
 LIMIT_S = 5.0

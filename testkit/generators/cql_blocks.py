@@ -13,8 +13,18 @@ from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME, TTL, log_table
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import CqlType
+from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sources.scylla.snapshot.base_rows import WriteTimeColumns
 from testkit.generators.cql_values import numbers_of, serialised
+
+
+def write(sink: CellSink, *blocks: LogBlock | RowBlock) -> None:
+    """Write the blocks in one split."""
+    writer = sink.writer()
+    for block in blocks:
+        writer.write(block)
+    writer.complete()
+    writer.close()
 
 
 def log_block(table: CqlTable, entries: Iterable[Mapping[str, Any]], written: int | None = None) -> LogBlock:
@@ -87,7 +97,7 @@ def _listed(value: Any) -> list[int | None] | None:
 
 
 def read_view(client: Any, query: str, kinds: Sequence[CqlType]) -> list[tuple[Any, ...]]:
-    """Read a view in ClickHouse, in the plain form of `testkit.generators.cql_values.witnessed`; `kinds` are the columns' CQL types."""
+    """Read a view in ClickHouse, in the plain form of `testkit.generators.cql_values.oracle_value`; `kinds` are the columns' CQL types."""
     settings = {"output_format_arrow_string_as_string": "0", "output_format_arrow_fixed_string_as_fixed_byte_array": "1"}
     found = client.query_arrow(query, settings=settings)
     columns = [

@@ -164,7 +164,7 @@ _DRIVERS_NAMES: Final = {
 }
 
 
-def witnessed(kind: CqlType, raw: bytes | None) -> Any:
+def oracle_value(kind: CqlType, raw: bytes | None) -> Any:
     """Return the value that the driver reads, in the form of `plain_values`."""
     theirs = driver_type(kind)
     return None if raw is None else _plain(kind, theirs.from_binary(raw, PROTOCOL))
@@ -173,7 +173,7 @@ def witnessed(kind: CqlType, raw: bytes | None) -> Any:
 def ordered(kind: CqlType, raw: bytes | None) -> Any:
     """Return the driver's scalars in collections in the server's order: the driver itself sorts sets by Python's order."""
     if raw is None or kind.name not in {"list", "set", "map", "tuple", "udt"}:
-        return witnessed(kind, raw)
+        return oracle_value(kind, raw)
     if kind.name in {"tuple", "udt"}:
         names = kind.fields if kind.name == "udt" else [str(place + 1) for place in range(len(kind.args))]
         parts = [*_parts(raw), *[None] * len(kind.args)]
@@ -200,7 +200,8 @@ def _plain(kind: CqlType, value: Any) -> Any:
         case "list" | "set" | "vector":
             return [_plain(kind.args[0], part) for part in value]
         case "map":
-            return [(_plain(kind.args[0], key), _plain(kind.args[1], part)) for key, part in value.items()]
+            # `items()` looks each key up by its bytes, which differ for a set that holds a member twice: the driver reads it once.
+            return [(_plain(kind.args[0], key), _plain(kind.args[1], part)) for key, part in value._items]
         case "tuple":
             return {str(place + 1): _plain(arg, part) for place, (arg, part) in enumerate(zip(kind.args, value, strict=True))}
         case "udt":

@@ -449,7 +449,7 @@ def run_random(book: Logbook, databases: tuple[str, str], seed: int, count: int,
             continue
         differences = follower.differences()
         if differences:
-            told = [f"{answer.outcome.name} {answer.why} {answer.query.statement}" for answer in answers]
-            return taken, [*differences, *since, *told]
+            outcomes = [f"{answer.outcome.name} {answer.why} {answer.query.statement}" for answer in answers]
+            return taken, [*differences, *since, *outcomes]
         since = []
     return taken, []

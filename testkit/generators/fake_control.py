@@ -48,7 +48,7 @@ class _Pipe:
 
 
 class FakeControl:
-    """Implements `headrace.service.control.Control`; `asked` lists the requests."""
+    """Implements `headrace.service.status.Control`; `asked` lists the requests."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock, self._begun, self._lock = clock, clock(), threading.RLock()
@@ -166,7 +166,7 @@ class FakeControl:
             return replace(made, rate=0.0, lag_s=self._lag_s(pipe, now), lag_bytes=self._lag_bytes(pipe, now))
         ran = now - self._begun
         changes = int(pipe.base_rate * (ran + 0.5 * _WAVE_S * (1 - math.cos(ran / _WAVE_S))))
-        told = replace(
+        reported = replace(
             made,
             rate=self._rate(pipe, now),
             lag_s=self._lag_s(pipe, now),
@@ -180,9 +180,9 @@ class FakeControl:
             tables=tuple(self._table(pipe, table, changes, now) for table in made.tables),
         )
         if made.stage is not PipeStage.SNAPSHOT:
-            return told
+            return reported
         left = max(0.0, COPY_S - (now - made.since))
-        return replace(told, eta_s=left) if left else replace(told, stage=PipeStage.STREAMING, since=made.since + COPY_S)
+        return replace(reported, eta_s=left) if left else replace(reported, stage=PipeStage.STREAMING, since=made.since + COPY_S)
 
     def _table(self, pipe: _Pipe, table: TableStatus, changes: int, now: float) -> TableStatus:
         share = changes // max(1, len(pipe.made.tables))
@@ -194,7 +194,12 @@ class FakeControl:
         if asked is not None:
             done, different = now - asked >= _VERIFY_S, "audit" in table.name
             verdict = ("different" if different else "equal") if done else "running"
-            table = replace(table, verify=VerifyResult(asked, verdict, table.rows or 0, 3 if done and different else 0))
+            table = replace(
+                table,
+                verify=VerifyResult(
+                    asked, verdict, table.rows or 0, 3 if done and different else 0, missing=3 if done and different else 0
+                ),
+            )
         return table
 
     def _rate(self, pipe: _Pipe, at: float) -> float:
@@ -227,8 +232,8 @@ def _made_up(now: float) -> list[_Pipe]:
     )
 
     def pipe(name: str, stage: PipeStage, tables: Sequence[TableStatus] = (), rate: float = 0.0, rows: int = 0, **more: Any) -> _Pipe:
-        told = {"group": name.partition("/")[0], "source": shop, "sink": sink, "since": now - 60, **more}
-        return _Pipe(PipeStatus(name=name, stage=stage, tables=tuple(tables), **told), rate, rows)
+        reported = {"group": name.partition("/")[0], "source": shop, "sink": sink, "since": now - 60, **more}
+        return _Pipe(PipeStatus(name=name, stage=stage, tables=tuple(tables), **reported), rate, rows)
 
     copied = [
         TableStatus("crm.contacts", "crm.contacts", estimate=1_200_000, copied=0, complete=False),
@@ -237,7 +242,12 @@ def _made_up(now: float) -> list[_Pipe]:
     tables = [
         TableStatus("shop.orders", "shop.orders", rows=1_250_300),
         TableStatus("shop.customers", "shop.customers", rows=80_211, verify=VerifyResult(now - 3600, "equal", 80_211)),
-        TableStatus("shop.audit", "shop.audit", rows=9_000_000, verify=VerifyResult(now - 7200, "different", 9_000_000, 3, 70)),
+        TableStatus(
+            "shop.audit",
+            "shop.audit",
+            rows=9_000_000,
+            verify=VerifyResult(now - 7200, "different", 9_000_000, 3, 70, different=1, missing=2),
+        ),
         TableStatus(HOSTILE, "shop.odd", rows=1),
     ]
     altered = (
@@ -263,8 +273,8 @@ def _made_up(now: float) -> list[_Pipe]:
 
 
 def main() -> None:
+    from headrace.dashboard.handler import load_assets
     from headrace.dashboard.server import serve
-    from headrace.dashboard.static_files import load_assets
 
     # Assets are read for each request, so that an edited page only needs a reload.
     with serve(FakeControl(), sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8088", TOKEN, assets=load_assets) as server:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableSchema
-from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
-from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
+from headrace.sources.mysql.segments.segment_reader import ReadCatalog, Segment, plan_tables, read_segment
 from testkit.oracles.binlogs import Logbook, Row
 
 TABLES = (
@@ -103,7 +102,7 @@ STEPS: Sequence[tuple[str, Sequence[str]]] = (
 
 
 @dataclass(frozen=True)
-class Chapter:
+class Step:
     """One step: its part of the log, and the rows that the server's SELECT returns after it."""
 
     name: str
@@ -117,21 +116,21 @@ class Chapter:
 
 
 @dataclass(frozen=True)
-class Story:
+class Scenario:
     """All steps, and the tables."""
 
     schemas: dict[str, TableSchema]
-    chapters: tuple[Chapter, ...]
+    steps: tuple[Step, ...]
 
 
-def tell(book: Logbook) -> Story:
+def run_scenario(book: Logbook) -> Scenario:
     """Run the steps."""
     book.run(*TABLES)
     schemas = {table: book.schema(table) for table in ("orders", "loose")}
-    chapters = []
+    steps = []
     for name, statements in STEPS:
         start = book.place()
         book.run(*statements)
         rows = {table: sorted(book.select(schema), key=repr) for table, schema in schemas.items()}
-        chapters.append(Chapter(name, book.segment(start), rows))
-    return Story(schemas, tuple(chapters))
+        steps.append(Step(name, book.segment(start), rows))
+    return Scenario(schemas, tuple(steps))

@@ -61,7 +61,7 @@ class Explorer:
     def __init__(self, book: Logbook, sink_url: str, state: Path, seed: int, policy: Sequence[str] = (), *, inside: bool = False) -> None:
         """`inside`: statements also run between the position of a chunk and its SELECT."""
         self.book, self.state = book, state
-        self.told: list[str] = []
+        self.actions: list[str] = []
         """What happened, in order."""
         self._calm = False
         self._random = random.Random(seed)
@@ -129,9 +129,9 @@ class Explorer:
         if self._random.random() < 0.4:
             batches = self._random.randint(1, 4)
             if self._pipe.is_paused:
-                self._say(f"-- stream {batches} beside: the stream is paused")
+                self._say(f"-- stream {batches} during the snapshot: the stream is paused")
             else:
-                self._say(f"stream {batches} beside")
+                self._say(f"stream {batches} during the snapshot")
                 self._pipe.stream_some(batches)
 
     def _inside(self) -> None:
@@ -141,7 +141,7 @@ class Explorer:
             self._between()
 
     def _say(self, what: str) -> None:
-        self.told.append(what)
+        self.actions.append(what)
 
     # -- the source
 
@@ -266,7 +266,7 @@ class SteeredPipe(DrivenPipe):
 
 
 def before_chunk(number: int, act: Callable[[], object]) -> Callable[[], None]:
-    """Return a `between` of a steered pipe that runs the action once, before the chunk of this number (from 1) is read."""
+    """Return a `between` of a driven pipe that runs the action once, before the chunk of this number (from 1) is read."""
     left = [number]
 
     def between() -> None:

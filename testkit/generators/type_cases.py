@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 import struct
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from headrace.model.schema import Column, Kind
+import numpy as np
+import pyarrow as pa
+
+from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.server.options import (
     BitAs,
     DatetimeAs,
@@ -347,3 +351,25 @@ TYPES = [
     typed("FixedString(16)", one(Kind.INET6), [bytes(range(16))], [bytes(range(16)).hex().upper()], "hex(v)"),
     typed("Ring", one(Kind.GEOMETRY, source_type="linestring"), [LINE], [f"[{TEXT_A},{TEXT_B},{TEXT_C}]"]),
 ]
+
+
+def schema_of(*columns: Column) -> TableSchema:
+    """Return a table with the key `id` and these columns."""
+    key = Column("id", Kind.UINT32, nullable=False)
+    return TableSchema(TableName("any", f"t_{secrets.token_hex(6)}"), (key, *columns), ("id",))
+
+
+def to_array(column: Column, values: list[Any]) -> Any:
+    """Arrow values from integers (dates, times) or plain Python values."""
+    match column.kind:
+        case Kind.ENUM | Kind.SET:
+            return pa.array(values, pa.string()).dictionary_encode()
+        case Kind.DATE:
+            return pa.array(values, pa.int32()).view(pa.date32())
+        case Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
+            return pa.array(values, pa.int64()).view(column.arrow_type)
+        case Kind.FLOAT32 | Kind.FLOAT64:
+            width = np.float32 if column.kind is Kind.FLOAT32 else np.float64
+            numbers = np.array([0 if v is None else v for v in values], dtype=width)
+            return pa.array(numbers, mask=np.array([v is None for v in values]))
+    return pa.array(values, column.arrow_type)

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[2]
-WITNESS = Path(__file__).with_name("command_witness.py")
+RECORDER = Path(__file__).with_name("command_recorder.py")
 RELEASE = "bookworm"
 CLONE = "/root/headrace"
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -184,9 +184,9 @@ def _build(root: Path) -> None:
     for place in (*CONFIGURATION, *TRUST):
         _copy(Path(place), root)
     (root / "etc/hosts").unlink(missing_ok=True)
-    witness = root / "opt/witness"
-    witness.mkdir()
-    shutil.copy(WITNESS, witness / "sitecustomize.py")
+    recorder = root / "opt/recorder"
+    recorder.mkdir()
+    shutil.copy(RECORDER, recorder / "sitecustomize.py")
 
 
 def _copy(place: Path, root: Path) -> None:
@@ -202,9 +202,9 @@ def _copy(place: Path, root: Path) -> None:
 
 def _environment(machine: Mapping[str, str]) -> dict[str, str]:
     own = {name: value for name, value in machine.items() if VARIABLES.fullmatch(name)}
-    witness = {"PYTHONPATH": "/opt/witness", "HEADRACE_COMMAND_WITNESS": MISSES}
+    recorder = {"PYTHONPATH": "/opt/recorder", "HEADRACE_MISSES": MISSES}
     # With CI=true a server that is not available is a failure, not a skipped test.
-    return {**own, **witness, "CI": "true", "HOME": "/root", "PATH": SEARCH_PATH, "DEBIAN_FRONTEND": "noninteractive", "TERM": "dumb"}
+    return {**own, **recorder, "CI": "true", "HOME": "/root", "PATH": SEARCH_PATH, "DEBIAN_FRONTEND": "noninteractive", "TERM": "dumb"}
 
 
 def _shared_directories(machine: Mapping[str, str]) -> list[str]:

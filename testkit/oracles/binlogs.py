@@ -29,8 +29,7 @@ from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.rows.table_map_schema import schema_of
 from headrace.sources.mysql.schema.information_schema import capture_schemas
-from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
-from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
+from headrace.sources.mysql.segments.segment_reader import ReadCatalog, Segment, plan_tables, read_segment
 from headrace.sources.mysql.segments.transaction_labels import OpenTransaction
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.snapshot.table_scan import scan_table
@@ -40,7 +39,7 @@ Value = str | bytes | float | None
 Row = tuple[Value, ...]
 
 _ENCODERS = {key: value for key, value in converters.conversions.items() if not isinstance(key, int)}
-_WITNESS_SERVER_ID = 907_100
+_ORACLE_SERVER_ID = 907_100
 _TABLE_MAP = 19
 _PACKED_KINDS = frozenset({39, 40, *range(165, 172)})
 
@@ -116,7 +115,7 @@ class Logbook:
         """Return the blocks that Headrace decodes from the log since `start`."""
         return list(read_segment(self.segment(start), self.catalog(*tables, options=options)))
 
-    def told(self, start: Place, table: str) -> TableSchema:
+    def logged_schema(self, start: Place, table: str) -> TableSchema:
         """Return the table's schema from the table maps of the log since `start`."""
         segment = self.segment(start)
         data, at = self.bytes_of(segment), 0
@@ -144,7 +143,7 @@ class Logbook:
         """Return the rows of the server's SELECT."""
         columns = ", ".join(_exact(column) for column in schema.columns)
         found = self.fetch(f"SELECT {columns} FROM {quoted(schema.name)} ORDER BY {order}")
-        return [tuple(_witnessed(column, value) for column, value in zip(schema.columns, row, strict=True)) for row in found]
+        return [tuple(_oracle_value(column, value) for column, value in zip(schema.columns, row, strict=True)) for row in found]
 
     def replicated(self, start: Place, table: str) -> list[tuple[str, dict[str, Any]]]:
         """Return the changes since `start` as mysql-replication reads them: (kind, values), an update as `before` and `update`."""
@@ -155,7 +154,7 @@ class Logbook:
         stream = BinLogStreamReader(
             connection_settings={**login, "ssl_disabled": True},
             ctl_connection_settings={**login, "ssl_disabled": True},
-            server_id=_WITNESS_SERVER_ID,
+            server_id=_ORACLE_SERVER_ID,
             resume_stream=True,
             log_file=start.file,
             log_pos=start.offset,
@@ -329,7 +328,7 @@ def _exact(column: Column) -> str:
     return f"CAST({name} AS DOUBLE)" if column.kind in (Kind.FLOAT32, Kind.FLOAT64) else name
 
 
-def _witnessed(column: Column, value: Any) -> Value:
+def _oracle_value(column: Column, value: Any) -> Value:
     if value is None:
         return None
     if column.kind in (Kind.FLOAT32, Kind.FLOAT64):

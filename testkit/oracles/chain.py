@@ -14,10 +14,10 @@ import numpy.typing as npt
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
 from headrace.sources.mysql.binlog.batch_planner import BatchPlanner, LoggedStatement
-from headrace.sources.mysql.binlog.relay import Appender, IndexedLog, IndexedLogFile
+from headrace.sources.mysql.binlog.relay import Appender, IndexedLog
 from headrace.sources.mysql.limits import BatchLimits
-from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
-from headrace.sources.mysql.segments.table_read_plan import ReadCatalog
+from headrace.sources.mysql.segments.group_addresses import IndexedLogFile
+from headrace.sources.mysql.segments.segment_reader import ReadCatalog, Segment, read_segment
 from headrace.sources.mysql.server.position import BinlogPosition
 
 FIRST = 4

@@ -19,8 +19,8 @@ def shown_by_source(book: Logbook, table: str) -> Counter[Any]:
     """Return the rows of the source's SELECT, every value as text; floats as the server stores them."""
     described = book.fetch(f"SHOW COLUMNS FROM `{table}`")
     columns = []
-    for name, told, *_ in described:
-        kind = told if isinstance(told, str) else told.decode()
+    for name, type_name, *_ in described:
+        kind = type_name if isinstance(type_name, str) else type_name.decode()
         by_kind = {"float": f"CAST(`{name}` AS DOUBLE)", "bit": f"`{name}` + 0", "bin": f"HEX(`{name}`)", "varb": f"HEX(`{name}`)"}
         columns.append(next((text for word, text in by_kind.items() if kind.startswith(word)), f"`{name}`"))
     return Counter(tuple(_plain(value) for value in row) for row in book.fetch(f"SELECT {', '.join(columns)} FROM `{table}`"))
@@ -33,8 +33,8 @@ def shown_by_sink(client: Client, book: Logbook, table: str, source: str | None 
     views = client.query(f"SELECT count() FROM system.tables WHERE database = '{book.database}' AND name = '{table}_current'").result_rows
     read = f"`{book.database}`.`{table}_current`" if views[0][0] else f"{place} FINAL"
     columns = []
-    for name, told, *_ in described:
-        kind = told if isinstance(told, str) else told.decode()
+    for name, type_name, *_ in described:
+        kind = type_name if isinstance(type_name, str) else type_name.decode()
         wrapped = f"hex(`{name}`)" if kind.startswith(("bin", "varb")) else f"toString(`{name}`)"
         columns.append(f"`{name}`" if kind.startswith(("float", "double")) else wrapped)
     return Counter(tuple(_plain(value) for value in row) for row in client.query(f"SELECT {', '.join(columns)} FROM {read}").result_rows)

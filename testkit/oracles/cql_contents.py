@@ -13,8 +13,7 @@ from headrace.cql.schema_reader import list_tables
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import quoted
-from headrace.sources.scylla.capture.storage_model import Cell
-from headrace.sources.scylla.capture.table_state import SelectedRow
+from headrace.sources.scylla.capture.storage_model import Cell, SelectedRow
 
 Times = tuple[int | None, ...]
 
@@ -41,9 +40,9 @@ def server_rows(session: CqlSession, table: CqlTable) -> list[FoundRow]:
     """Return the rows of SELECT with WRITETIME and TTL of every column outside of the key (collections need Cassandra 5)."""
     keys = [*table.partition_key, *table.clustering]
     names = [quoted(column.name) for column in (*keys, *table.cells)]
-    told = [f"{function}({quoted(column.name)})" for column in table.cells for function in ("WRITETIME", "TTL")]
+    timed = [f"{function}({quoted(column.name)})" for column in table.cells for function in ("WRITETIME", "TTL")]
     found = []
-    for batch in read_rows(session, f"SELECT {', '.join(names + told)} FROM {table_name(table.name)}"):
+    for batch in read_rows(session, f"SELECT {', '.join(names + timed)} FROM {table_name(table.name)}"):
         columns = [column.to_pylist() for column in batch.columns]
         found += [_from_server(table, row[: len(keys)], row[len(keys) :]) for row in zip(*columns, strict=True)]
     return sorted(found, key=_by_key)
@@ -56,9 +55,9 @@ def _by_key(row: FoundRow) -> list[tuple[bool, bytes]]:
 def _from_server(table: CqlTable, key: tuple[bytes | None, ...], rest: tuple[bytes | None, ...]) -> FoundRow:
     cells = table.cells
     values = {column.name: value for column, value in zip(cells, rest, strict=False) if value is not None}
-    told = {column.name: (rest[len(cells) + 2 * i], rest[len(cells) + 2 * i + 1]) for i, column in enumerate(cells)}
-    times = {column.name: _numbers(column, told[column.name][0], "q") for column in cells if column.name in values}
-    ttls = {column.name: _numbers(column, told[column.name][1], "i") for column in cells if column.name in values}
+    times_of = {column.name: (rest[len(cells) + 2 * i], rest[len(cells) + 2 * i + 1]) for i, column in enumerate(cells)}
+    times = {column.name: _numbers(column, times_of[column.name][0], "q") for column in cells if column.name in values}
+    ttls = {column.name: _numbers(column, times_of[column.name][1], "i") for column in cells if column.name in values}
     expiring = ((name, tuple(one is not None for one in found)) for name, found in ttls.items())
     return FoundRow(key, tuple(values.items()), tuple(times.items()), tuple(expiring))
 

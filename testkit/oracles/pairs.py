@@ -18,7 +18,6 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.digest import Digest
 from headrace.model.schema import TableName, TableSchema, ZeroDates
 from headrace.sinks.base import Progress
-from headrace.sinks.clickhouse.bookkeeping.positions import prepare_positions, write_progress
 from headrace.sinks.clickhouse.server.client import connect as connect_sink
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -69,12 +68,12 @@ class Pair:
     def log_end(self) -> BinlogPosition:
         return log_end(self.connection, self.address, 0)
 
-    def tell(self, pipe: str, position: BinlogPosition, *, silent_s: float = 0.0, incomplete: tuple[str, ...] = ()) -> None:
+    def report_progress(self, pipe: str, position: BinlogPosition, *, silent_s: float = 0.0, incomplete: tuple[str, ...] = ()) -> None:
         """Record a pipe's position in the sink."""
-        own, now_us = self.sink.own_tables(), int((time.time() - silent_s) * 1e6)
-        prepare_positions(own)
-        told = Progress(pipe, str(self.address), str(position), position.version, 0, 0, 0, now_us, now_us, "", incomplete)
-        write_progress(own, told)
+        store, now_us = self.sink.progress_store(), int((time.time() - silent_s) * 1e6)
+        store.begin()
+        progress = Progress(pipe, str(self.address), str(position), position.version, 0, 0, 0, now_us, now_us, "", incomplete)
+        store.report(progress)
 
     def spoil(self, statement: str) -> None:
         """Change the sink without a pipe."""

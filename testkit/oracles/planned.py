@@ -10,9 +10,10 @@ import numpy as np
 
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.sources.mysql.binlog.batch_planner import BatchPlanner, LoggedStatement
-from headrace.sources.mysql.binlog.relay import Appender, IndexedLog, IndexedLogFile
+from headrace.sources.mysql.binlog.relay import Appender, IndexedLog
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments.group_addresses import IndexedLogFile
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
 from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.oracles.binlogs import Image, Logbook, Place, Row, images_of

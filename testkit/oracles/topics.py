@@ -34,7 +34,7 @@ class Kept:
 
 def read_topic(broker: PrivateBroker, topic: str) -> list[Kept]:
     """All messages of a topic, partition by partition."""
-    consumer = Consumer({**broker.client_settings(), "group.id": "witness", "enable.auto.commit": False, "enable.partition.eof": False})
+    consumer = Consumer({**broker.client_settings(), "group.id": "oracle", "enable.auto.commit": False, "enable.partition.eof": False})
     try:
         places = [TopicPartition(topic, number, 0) for number in consumer.list_topics(topic, timeout=_WAIT_S).topics[topic].partitions]
         ends = {place.partition: _end(consumer, place) for place in places}

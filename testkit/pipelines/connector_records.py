@@ -9,12 +9,23 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import pytest
+
+from headrace.errors import DefiniteError
+from headrace.pipes.debezium.record_task import RecordTask
+from headrace.runtime.reports import SplitDone
+from headrace.runtime.tasks import TASK_ATTEMPT
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.tables.target_cache import CacheValidity
+from headrace.sinks.clickhouse.write.writer import ClickHouseWriter
+from headrace.sources.debezium.events.records import Records
 from testkit.pipelines.topic_pipe import LocalTopicPipe
 from testkit.recordings.debezium_recordings import KafkaRecord
 
@@ -77,7 +88,7 @@ class TopicConnector:
         return [gone, self._record("c", None, self.rows[to], "false", (("__debezium.oldkey", b"{}"),))]
 
     def resend(self, records: Iterable[KafkaRecord]) -> list[KafkaRecord]:
-        """Return records as they come again after a restart: the same events, at new offsets, sent at another time."""
+        """Return records as the connector repeats them after a restart: the same events, at new offsets, sent at another time."""
         return [
             replace(one, offset=self._offset(one.partition), timestamp=one.timestamp + 60_000, value=_processed_later(one.value))
             for one in records
@@ -140,7 +151,8 @@ class CountingPipes:
         """Open the pipe of a state directory. `more`: arguments of the pipe; `chosen`: options of its tables."""
         options = ClickHouseOptions(tuple({"settings": UNMERGED, **chosen}.items()))
         # A new process knows no definitions of tables.
-        made = replace(self._sink, options=options, generation=1000 * next(self._processes))
+        process = 1000 * next(self._processes)
+        made = replace(self._sink, options=options, validity=CacheValidity(generation=process, all_altered=process))
         return LocalTopicPipe(self._directory / name, made, **(more or {}))
 
 
@@ -193,6 +205,37 @@ def start_over(open_pipe: CountingPipes, connector: TopicConnector, more: dict[s
         assert pipe.rows("shop.goods", "id, name", "id") == [[row["id"], row["name"]] for _, row in sorted(again.rows.items())]
     else:
         check_exact(pipe, again)
+
+
+def repeat_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each task twice, as Spark does with a task whose report is lost."""
+    run = RecordTask.run
+
+    def run_twice(self: RecordTask, pieces: Iterable[Records]) -> SplitDone:
+        found = list(pieces)
+        run(self, found)
+        attempt = TASK_ATTEMPT.set(1)
+        try:
+            return run(self, found)
+        finally:
+            TASK_ATTEMPT.reset(attempt)
+
+    monkeypatch.setattr(RecordTask, "run", run_twice)
+
+
+@contextmanager
+def killed_after(inserts: int) -> Iterator[None]:
+    """The writer fails after this many INSERTs, and the failure ends the block as a kill ends a process."""
+    send, sent = ClickHouseWriter._send, list[int]()
+
+    def stop(self: ClickHouseWriter, *arguments: Any) -> None:
+        if len(sent) == inserts:
+            raise DefiniteError("killed")
+        send(self, *arguments)
+        sent.append(1)
+
+    with mock.patch.object(ClickHouseWriter, "_send", stop), suppress(DefiniteError):
+        yield
 
 
 def in_log_order(records: Iterable[KafkaRecord]) -> list[KafkaRecord]:

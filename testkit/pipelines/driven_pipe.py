@@ -32,7 +32,7 @@ from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.split_reader import BinlogPlanner
 from testkit.oracles.binlogs import Logbook, Place
 from testkit.oracles.planned import PlannedLog
-from testkit.pipelines.local_runtime import SequentialSession, run_task
+from testkit.pipelines.local_runtime import SequentialSession, run_each
 
 
 class Crash(BaseException):
@@ -68,9 +68,9 @@ class DrivenPipe:
     def open(self, meanwhile: Callable[[], object] = lambda: None) -> DrivenPipe:
         """Do what a run does before its stream begins, snapshots included. `meanwhile` runs after they are planned."""
         pipe = self._pipe
-        told = pipe._resume(self.directory)
+        resumed = pipe._resume(self.directory)
         with closing(connect(self.book.address)) as connection:
-            opened = pipe._startup(self.directory, connection).open(check_server(connection, self.book.address), told)
+            opened = pipe._startup(self.directory, connection).open(check_server(connection, self.book.address), resumed)
             self.parts = pipe._assemble(self.directory, opened)
             self.parts.cascades.find({name: table.schema for name, table in opened.state.tables.items()}, self.parts.stream.reached)
             if opened.is_new:
@@ -114,7 +114,7 @@ class DrivenPipe:
         number = max((int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")), default=-1) + 1
         _write(checkpoint / "offsets" / str(number), f"v1\n{{}}\n{json.dumps(end.to_json())}")
         task = self.parts.stream._task()
-        reports = [report for split in splits for report in run_task(task, [split])]
+        reports = run_each(task, splits)
         self.parts.stream._on_batch(reports)
         self._commit(number)
 

@@ -15,15 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from headrace.pipes.debezium.kafka_cluster import query_topics
 from headrace.retry import bind_context
 from headrace.runtime.checkpoint import committed_offset, planned_offset
-from headrace.runtime.error_transport import SerializedError, decode_error
 from headrace.runtime.interface import BatchStream, OnBatch, OnRecordBatch, OnSplitDone
-from headrace.runtime.reports import Report, decode_reports
-from headrace.runtime.tasks import SplitGroup, Task, TaskFunction
+from headrace.runtime.reports import Report, SerializedError, checked_reports, decode_error
+from headrace.runtime.tasks import SplitGroup, Task, TaskFunction, separate_driver_splits
 from headrace.sources.base import Offset, Planner, Source, Split
 from headrace.sources.debezium.offset_range_reader import OffsetRange, Subscription
 from headrace.sources.splits import encode_split
@@ -187,15 +184,19 @@ class TopicPlanner:
 
 def run_each(task: TaskFunction, splits: Sequence[Split]) -> list[Report]:
     """Run a copy of a task for each split, one after the other."""
-    return [report for split in splits for report in run_task(task, [split])]
+    for_tasks, reports = separate_driver_splits(map(encode_split, splits))
+    return [*(report for split in for_tasks for report in run_encoded(task, [split])), *reports]
 
 
 def run_task(task: TaskFunction, splits: Sequence[Split]) -> list[Report]:
     """Run a copy of a task over splits in this thread."""
+    return run_encoded(task, list(map(encode_split, splits)))
+
+
+def run_encoded(task: TaskFunction, splits: Sequence[str]) -> list[Report]:
     copy: TaskFunction = pickle.loads(pickle.dumps(task))
-    batch = pa.RecordBatch.from_pydict({"split": [encode_split(split) for split in splits]})
     try:
-        return decode_reports(row for rows in copy([batch]) for row in rows.column(0).to_pylist())
+        return checked_reports(pickle.loads(pickle.dumps(report)) for report in copy(splits))
     except SerializedError as error:
         found = decode_error(str(error))
         assert found is not None

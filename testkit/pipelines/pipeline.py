@@ -105,7 +105,7 @@ class Run:
 
     @contextmanager
     def killed(self) -> Iterator[Run]:
-        """Kill it at the end of the block, unless it has ended by then."""
+        """Kill the process at the end of the block if it still runs."""
         try:
             yield self
         finally:
@@ -140,7 +140,7 @@ class Pipeline:
 
     @contextmanager
     def running(self, *options: str) -> Iterator[Run]:
-        """A run that is killed at the end, unless it has ended by then."""
+        """A run that is killed at the end if it still runs."""
         run = self.start(*options)
         try:
             yield run

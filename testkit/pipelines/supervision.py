@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.service.status import PipeStage
 from headrace.service.supervisor import Supervisor
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 
 PATIENCE_S = 180.0
 

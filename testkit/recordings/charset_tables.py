@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from pymysql.connections import Connection
 
-from headrace.sources.mysql.charsets.charset_tables import MALFORMED, TABLES, UNASSIGNED, CodePage
+from headrace.sources.mysql.charsets import MALFORMED, TABLES, UNASSIGNED, CodePage
 from testkit.servers.servers import FLAVOURS, build
 
 Characters = dict[bytes, int]

@@ -11,10 +11,10 @@ from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName
 from headrace.model.version import OFFSET_BITS
 from headrace.sinks.kafka.debezium.envelope_encoder import DebeziumEncoder, Origin
-from headrace.sinks.kafka.messages.messages import Messages
-from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat
+from headrace.sinks.kafka.delivery import Messages
+from headrace.sinks.kafka.options import KafkaOptions, MessageFormat
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
+from headrace.sources.mysql.segments.segment_reader import ReadCatalog, plan_tables
 from testkit.oracles.chain import Chain
 from testkit.recordings.debezium_recordings import KafkaRecord, load_log
 

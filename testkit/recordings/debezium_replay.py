@@ -14,8 +14,7 @@ from typing import Any
 from headrace.model.change_block import Op
 from headrace.model.schema import TableName
 from headrace.sources.debezium.events.event_versions import LogTail
-from headrace.sources.debezium.events.records import DecodedRecords, Records, RejectedRecord
-from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.events.records import DecodedRecords, KnownTable, Records, RejectedRecord
 from headrace.sources.debezium.reader import DebeziumReader
 from headrace.sources.debezium.types.schema_widening import widen_schema
 

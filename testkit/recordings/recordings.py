@@ -14,13 +14,13 @@ from typing import Any
 
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
+from headrace.sources.mysql.segments.segment_reader import ReadCatalog, plan_tables
 from testkit.oracles.binlogs import Image
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
 _LINE = 120
 
-KeptImage = tuple[str, int, str, tuple[Any, ...]]
+StoredImage = tuple[str, int, str, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Recording:
     log: bytes
     checksum: bool
     schemas: tuple[TableSchema, ...]
-    images: tuple[KeptImage, ...]
+    images: tuple[StoredImage, ...]
     """Op, version, table and row of every image (every before image included), in log order."""
     packets: dict[str, bytes]
     """Per table, the packets of the rows of a prepared SELECT at the end, and of the end of the result."""
@@ -50,9 +50,9 @@ class Recording:
         return ReadCatalog(plan_tables(schemas, keys), lambda name: name in schemas, ReadOptions(every_before=every_before))
 
 
-def told(image: Image) -> KeptImage:
+def stored_image(image: Image) -> StoredImage:
     """Return an image in the form of a recording."""
-    return image.op.name, image.version, image.table.table, tuple(_kept(value) for value in image.row)
+    return image.op.name, image.version, image.table.table, tuple(_json_value(value) for value in image.row)
 
 
 def recording_names(flavour: str = "") -> list[str]:
@@ -105,7 +105,7 @@ def _bytes(lines: list[str]) -> bytes:
     return base64.b64decode("".join(lines))
 
 
-def _kept(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """JSON cannot hold bytes; floats keep all their digits as text."""
     if isinstance(value, bytes):
         return f"0x{value.hex()}"

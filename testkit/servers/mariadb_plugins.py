@@ -17,13 +17,13 @@ from headrace.errors import DefiniteError, HeadraceError
 from testkit.servers.cache import cache_dir, hold_lock
 
 PLUGINS = "usr/lib/mysql/plugin"
-WITNESS = "auth_ed25519.so"
+PROBE = "auth_ed25519.so"
 """The plugin that the tests load; a directory that has it has all of them."""
 
 
 def plugin_dir(version: str, installed: Path = Path("/") / PLUGINS) -> Path:
     """Return the plugin directory for a MariaDB server of `version`: the installed one, or the package's, fetched on the first call."""
-    if (installed / WITNESS).exists():
+    if (installed / PROBE).exists():
         return installed
     target = cache_dir() / f"mariadb-plugins-{version}"
     with hold_lock("mariadb-plugins"):

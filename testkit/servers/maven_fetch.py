@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from headrace.errors import DefiniteError, HeadraceError
-from headrace.spark.connector import fetch_connector
-from headrace.spark.kafka.maven_jars import Pin, cached, download, fetch, parse_pin
+from headrace.spark.connector import Pin, cached, download, fetch, fetch_connector, parse_pin
 from testkit.servers.cache import cache_dir, hold_lock
 
 LIST = Path(__file__).with_name("maven.txt")

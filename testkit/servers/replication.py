@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 
 from headrace.demo.private_server import PrivateServer
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.servers.servers import execute
 
 PATIENCE_S = 60.0

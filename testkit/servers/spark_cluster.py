@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import pyspark
 
 from headrace.demo.private_process import PrivateProcess, find_free_port
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 
 SPARK_HOME = Path(pyspark.__file__).parent
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"

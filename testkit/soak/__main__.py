@@ -22,15 +22,13 @@ from pathlib import Path
 from headrace.demo.private_process import find_free_port
 from testkit.pipelines.embedded_access import set_password
 from testkit.soak.chaos import Chaos, Event
-from testkit.soak.checking import Comparison, compare
-from testkit.soak.judging import STUCK_S, Outcome, judge
+from testkit.soak.criteria import STUCK_S, Comparison, Outcome, compare, judge
 from testkit.soak.kill_routes import ROUTES
 from testkit.soak.kills import KillRounds, render_kills
+from testkit.soak.monitors import Clock, Watch
 from testkit.soak.operator import Operator, Unit
 from testkit.soak.report import KILLS_BEGIN, KILLS_END, Facts, render, update
 from testkit.soak.routes import Plan, make_plan
-from testkit.soak.sampling import Clock
-from testkit.soak.watching import Watch
 from testkit.soak.world import World
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"

@@ -1,4 +1,4 @@
-"""Draws faults from a seed: kills of every process and cuts of every connection.
+"""Draws faults from a seed: kills of every process and resets of every connection.
 
 After a fault the pipes have a limited time to show changes that were made after its end; the time of each is recorded. Sometimes a second
 fault starts before the first has ended.
@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from testkit.soak.monitors import Clock
 from testkit.soak.operator import DAEMON, DRIVER, EMBEDDED, FORKER, JAVA, SOURCE, WORKER, Operator
 from testkit.soak.proxy import Fault
-from testkit.soak.sampling import Clock
 from testkit.soak.traffic import Gate
 from testkit.soak.world import World
 

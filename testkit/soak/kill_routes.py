@@ -24,12 +24,11 @@ from headrace.sinks.clickhouse.cells.sink import CellSink
 from testkit.generators.cql_changes import COLUMNS as CQL_COLUMNS
 from testkit.generators.cql_changes import AllKinds
 from testkit.generators.workload import KEYS, TABLES, Workload, run_transaction
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.oracles.both_ends import assert_equal, log_end, sink_client, source_rows
 from testkit.oracles.cell_views import selected, shown
 from testkit.oracles.counted_rows import ENGINES, check_history, check_sums
-from testkit.oracles.debezium_folding import folded_rows
-from testkit.oracles.folding import as_rows, assert_ordered, fold, read_sent
+from testkit.oracles.topic_rows import as_rows, assert_ordered, fold, folded_rows, read_sent
 from testkit.pipelines.pipeline import Pipeline
 from testkit.servers.logged_cluster import LoggedCluster
 from testkit.soak.kill_peers import KillPeers
@@ -267,7 +266,7 @@ class MariaDbToAvro(KafkaRoute):
 
     def _read(self, table: str) -> list[tuple[Any, ...]]:
         messages = read_sent(self.peers.broker, f"{self.database}_{table}_generic")
-        # The rows of a snapshot that was cut off come again at a later position, and changes from before it follow (docs/kafka.md).
+        # An interrupted snapshot sends its rows again at a later position, then changes from before it (docs/kafka.md).
         assert_ordered([message for message in messages if not message.is_snapshot])
         return as_rows(fold(messages, by_position=False).values(), COLUMNS[table], _avro_value)
 
@@ -306,7 +305,7 @@ class DebeziumTopics(EmbeddedRoute):
 
     def _holds(self, topic: str, mark: bytes) -> bool:
         """Whether one of the last messages of the topic's partitions holds the mark."""
-        consumer = Consumer(self.peers.broker.client_settings(group_id="witness", enable_auto_commit=False))
+        consumer = Consumer(self.peers.broker.client_settings(group_id="oracle", enable_auto_commit=False))
         try:
             found = consumer.list_topics(timeout=20).topics
             places = [TopicPartition(topic, number) for number in (found[topic].partitions if topic in found else ())]

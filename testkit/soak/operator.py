@@ -91,7 +91,7 @@ class Operator:
         self._failed_since = {name: self._failed_since.get(name, now) for name in failed}
         for name, since in list(self._failed_since.items()):
             if now - since > 30:
-                self.resumed.append(f"{name}: {(failed[name].get('error') or {}).get('message', 'no error told')}")
+                self.resumed.append(f"{name}: {(failed[name].get('error') or {}).get('message', 'no error reported')}")
                 self.say(f"resume {self.resumed[-1]}")
                 self._post(f"pipes/{name}/resume")
                 self._failed_since[name] = now

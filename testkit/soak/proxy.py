@@ -1,4 +1,4 @@
-"""A connection that can be cut: a TCP proxy between a pipe and one of its peers, in its own thread.
+"""A connection that can fail: a TCP proxy between a pipe and one of its peers, in its own thread.
 
 It forwards every connection to the peer. A fault ends after its time; bytes that were received are forwarded or their connection is reset:
 never dropped from the middle of a stream.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testkit.soak.chaos import Event
-from testkit.soak.judging import Finding
-from testkit.soak.sampling import ProcessSample, Sample
+from testkit.soak.criteria import Finding
+from testkit.soak.monitors import ProcessSample, Sample
 
 BEGIN, END = "<!-- the last soak: begin -->", "<!-- the last soak: end -->"
 KILLS_BEGIN, KILLS_END = "<!-- the last kill rounds: begin -->", "<!-- the last kill rounds: end -->"

@@ -43,7 +43,7 @@ class Route:
             if client is None:
                 return None
             rows = client.query(f"SELECT max(at) FROM {self.traffic.database}.beat FINAL").result_rows
-        # The soak kills the server and cuts its connections.
+        # The soak kills the server and resets its connections.
         except (ClickHouseError, OSError):
             self._client = None
             return None

@@ -211,10 +211,10 @@ def test_truncations_are_reported_from_any_start(book: Logbook, changes: Changes
     book.run("INSERT INTO notes VALUES (1, 'a')", "TRUNCATE notes", "RENAME TABLE sales TO sold", "DROP TABLE goods")
     with pytest.raises(DefiniteError, match="TRUNCATE notes"):
         list(changes(start=f"{start.file}:{start.offset}", stop="end"))
-    told: list[tuple[str, str]] = []
-    list(changes(start=f"{start.file}:{start.offset}", stop="end", on_statement=lambda one: told.append((one.table.table, one.news.name))))
-    assert told[0] == ("notes", "EMPTIED")
-    assert {("sold", "LOST"), ("goods", "LOST")} <= set(told)
+    calls: list[tuple[str, str]] = []
+    list(changes(start=f"{start.file}:{start.offset}", stop="end", on_statement=lambda one: calls.append((one.table.table, one.news.name))))
+    assert calls[0] == ("notes", "EMPTIED")
+    assert {("sold", "LOST"), ("goods", "LOST")} <= set(calls)
 
 
 def test_transactions_come_whole_and_in_order(book: Logbook, changes: Changes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,11 +348,11 @@ def test_statements_are_printed_between_the_changes(book: Logbook, changes: Chan
     start = changes().position
     book.run("INSERT INTO notes VALUES (1, 'a')", "ALTER TABLE notes ADD COLUMN more INT", "INSERT INTO notes VALUES (2, 'b', 3)")
     book.run("TRUNCATE TABLE notes", "CREATE TABLE other (id INT PRIMARY KEY)", "INSERT INTO notes VALUES (4, 'd', 5)")
-    told: list[tuple[str, str] | int] = []
-    with changes(start=start, stop="end", on_statement=lambda found: told.append((found.table.table, found.news.name))) as feed:
+    calls: list[tuple[str, str] | int] = []
+    with changes(start=start, stop="end", on_statement=lambda found: calls.append((found.table.table, found.news.name))) as feed:
         for block in feed:
-            told += [len(image.row) for image in images_of([block])]
-    assert told == [2, ("notes", "DEFINED"), 3, ("notes", "EMPTIED"), ("other", "DEFINED"), 3]
+            calls += [len(image.row) for image in images_of([block])]
+    assert calls == [2, ("notes", "DEFINED"), 3, ("notes", "EMPTIED"), ("other", "DEFINED"), 3]
 
 
 _SCRIPT = """

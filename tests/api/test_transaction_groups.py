@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.api.transaction_groups import group_by_transaction
+from headrace.api.feed import group_by_transaction
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from testkit.generators.kind_values import block_of_rows

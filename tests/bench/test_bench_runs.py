@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow(because="test_stop_and_go_on copies what the benchmark measures")
+@pytest.mark.slow(because="test_resume_after_ctrl_c copies what the benchmark measures")
 def test_a_decoder_and_a_pipe_are_measured(tmp_path: Path) -> None:
     output = tmp_path / "figures.json"
     command = [sys.executable, "-m", "bench", "--changes", "2000", "--output", str(output)]

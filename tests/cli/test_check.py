@@ -156,7 +156,7 @@ def test_prepared_transactions(server: PrivateServer, database: str, check: Chec
     assert check(server.url(database))[1]["XA RECOVER"]["level"] == "ok"
 
 
-def test_everything_wrong_and_repaired(fresh_server: FreshServer, flavour: str, check: Checkup) -> None:
+def test_printed_repairs_fix_every_wrong_setting(fresh_server: FreshServer, flavour: str, check: Checkup) -> None:
     """A server with every setting wrong: after the printed repairs, only settings that need a restart are left."""
     wrong: dict[str, Any] = {
         "binlog_format": "STATEMENT",

@@ -27,7 +27,7 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "M", "1T", "1.5G", "x"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_invalid_sizes_are_rejected(text: str) -> None:
     with pytest.raises((ValueError, argparse.ArgumentTypeError)):
         flags.parse_size(text)
 

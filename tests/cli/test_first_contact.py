@@ -89,12 +89,12 @@ def test_a_source(clickhouse: EmbeddedServer, tmp_path: Path, words: tuple[str, 
 @pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize("source", [f"mysql://root@{AWAY}/shop", f"kafka://{AWAY}/t", f"scylla://{AWAY}/ks"])
 def test_a_source_of_tail(source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for patience in (
+    for timeout in (
         "headrace.api.feed._CONNECT_PATIENCE_S",
         "headrace.kafka.consumers.message_source._ASK_S",
         "headrace.pipes.scylla.tail._PATIENCE_S",
     ):
-        monkeypatch.setattr(patience, 300.0)
+        monkeypatch.setattr(timeout, 300.0)
     begun = time.monotonic()
     assert main(["tail", source]) == cli.FAILED
     assert time.monotonic() - begun < 60

@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from headrace import cli
-from headrace.cli import build_parser
-from headrace.cli.help import manual
-from headrace.cli.help.command import SHELLS, completion_script
-from headrace.cli.help.man_page import Command, list_commands, man_page
-from headrace.cli.help.manual_pages import GROUPS, PAGES, VARIABLES
+from headrace.cli import build_parser, manual
+from headrace.cli.man_page import Command, list_commands, man_page
+from headrace.cli.manual import GROUPS, PAGES, VARIABLES
+from headrace.cli.tools import SHELLS, completion_script
 
 FILE = '[headrace]\n[pipes.shop]\n[pipes.crm.tables."x.y"]\n[pipes.orders-eu]  # one more\n#[pipes.old]\n'
 ROOT = Path(__file__).parents[2]
@@ -36,8 +35,8 @@ def test_every_command_has_a_page_and_a_place(known: Sequence[Command]) -> None:
     assert {name.split()[0] for name in names} - {name for group in GROUPS.values() for name in group} == set()
     for command in known:
         assert command.line
-        assert all(flag.text for flag in command.flags)
-        assert all(command.values_text)
+        assert all(flag.help for flag in command.flags)
+        assert all(value.help for value in command.values)
 
 
 def test_examples_parse(known: Sequence[Command]) -> None:
@@ -56,8 +55,8 @@ def test_examples_parse(known: Sequence[Command]) -> None:
             assert name in example
 
 
-def test_what_pages_refer_to_is_there() -> None:
-    code = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py") if path.name != "manual_pages.py")
+def test_variables_of_man_pages_exist() -> None:
+    code = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py") if path.name != "manual.py")
     for name in VARIABLES:
         assert f'"{name}"' in code
     for page in PAGES.values():

@@ -124,7 +124,9 @@ def drawn(chooser: random.Random, span_s: float) -> Interruption:
 
 
 @pytest.mark.slow(
-    because=("test_while_importing, test_no_descendant_is_left, test_a_batch_is_finished; test_stop_and_go_on has Ctrl-C in a snapshot"),
+    because=(
+        "test_while_importing, test_no_descendant_remains, test_a_batch_is_finished; test_resume_after_ctrl_c has Ctrl-C in a snapshot"
+    ),
 )
 @pytest.mark.timeout(3 * 3600 if SOAK else 900)
 def test_random_moments(world: World) -> None:

@@ -19,8 +19,8 @@ from headrace.service.log_formats import mask_secrets
 from headrace.settings.pipe_keys import SnapshotMode
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sinks.clickhouse.server.options import TargetEngine
-from headrace.sinks.kafka.messages.options import MessageFormat
-from headrace.sinks.producer_sink import parse_producer
+from headrace.sinks.kafka.options import MessageFormat
+from headrace.sinks.producer import parse_producer
 from headrace.sinks.registry import redact_sink
 from testkit.pipelines.config_files import WHOLE, base, several
 
@@ -116,7 +116,8 @@ def test_one_pipe_alone_needs_nothing_of_the_others(tmp_path: Path, monkeypatch:
         (base(source='password = "${NO_SUCH_VARIABLE}"'), ["NO_SUCH_VARIABLE is not set", "line 3, sources.a.password"]),
         (base(source='password = "${no such}"'), ["${…} is no reference", "$${"]),
         (base(source='start_at = "${no such}"'), ["${no such} is no reference", "$${"]),
-        (base().replace("mysql://u@h/db", "postgres://h"), ["source's address cannot be read", "line 2", "mysql://"]),
+        (base().replace("mysql://u@h/db", "redis://h"), ["source's address cannot be read", "line 2", "mysql://"]),
+        (base().replace("mysql://u@h/db", "postgres://h"), ["PostgreSQL is not read", "line 2", "Debezium", "kafka://"]),
         (base().replace("mysql://u@h/db", "mysql://u@h/db?tsl=x"), ["unknown setting 'tsl'", "line 2"]),
         (base().replace("mysql://u@h/db", "mysql://u@h"), ["no tables are named", "pipes.p", "[sources.a]"]),
         (base().replace("chdb:data", "redis://h"), ["line 5, sinks.b.url", "clickhouse://"]),
@@ -134,13 +135,13 @@ def test_one_pipe_alone_needs_nothing_of_the_others(tmp_path: Path, monkeypatch:
         (base().replace('source = "a"', 'sources = ["a", "a"]'), ["named twice"]),
         (base().replace('source = "a"\n', ""), ["the pipe p has no source", "line 7"]),
         (base(more="[sink]\nview = true"), ["no section [sink]", "[sinks.NAME]"]),
-        (base(more="[piped.x]"), ["did you mean pipes?"]),
+        (base(more="[piped.x]"), ["did you mean [pipes.x]?"]),
         (base(more='[headrace]\nlog = "xml"'), ["log must be one of", "line 12, headrace.log"]),
         (base(more='[pipes."a b"]'), ["'a b' cannot be a name"]),
         (base(more='[pipes.q]\nsource = "a"\nsink = "b"'), ["p and q may both write to the table db.*", "exclude", "line 13"]),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: list[str]) -> None:
+def test_invalid_lines_are_reported_with_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: list[str]) -> None:
     monkeypatch.delenv("NO_SUCH_VARIABLE", raising=False)
     message = refused(tmp_path, text)
     for word in words:

@@ -12,15 +12,14 @@ import pytest
 from headrace import cli
 from headrace.config import load
 from headrace.config.configuration import Configuration
-from headrace.config.importers.flat_files import read_entries
+from headrace.config.importers.flat_files import globs_of, read_entries
 from headrace.config.importers.hocon import parse_hocon
-from headrace.config.importers.mypipe_condition import TableCondition, parse_condition
-from headrace.config.importers.regex_globs import globs_of
+from headrace.config.importers.mypipe import TableCondition, parse_condition
 from headrace.config.load import translate
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.settings.schema_policy import ChangeKind, Policy
-from headrace.sinks.kafka.messages.options import KeyChanges, MessageFormat
+from headrace.sinks.kafka.options import KeyChanges, MessageFormat
 
 SEED = """\
     mypipe {

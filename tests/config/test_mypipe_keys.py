@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.config import load
-from headrace.config.importers.mypipe import translate_mypipe
-from headrace.config.importers.mypipe_condition import TableCondition, parse_condition
+from headrace.config.importers.mypipe import TableCondition, parse_condition, translate_mypipe
 from headrace.errors import DefiniteError
 
 KAFKA = "mypipe.kafka.producer.KafkaMutation{}AvroProducer"

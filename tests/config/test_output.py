@@ -11,10 +11,8 @@ import pytest
 
 from headrace import cli
 from headrace.config import load
-from headrace.config.key_catalog import list_sections
-from headrace.config.key_hints import add_file_keys
-from headrace.config.output.json_schema import build_schema, schema_text
-from headrace.config.output.reference_page import configuration_page
+from headrace.config.generated_files import build_schema, configuration_page, schema_text
+from headrace.config.key_catalog import add_file_keys, list_sections
 from testkit.pipelines.config_files import WHOLE, base, several
 
 DOCS = Path(__file__).parents[2] / "docs"

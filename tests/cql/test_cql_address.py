@@ -8,7 +8,7 @@ import pytest
 
 from headrace.cql.address import CqlAddress, is_cql, parse_cql_url, password_variable
 from headrace.errors import DefiniteError
-from headrace.urls.tls import Tls, TlsMode
+from headrace.urls import Tls, TlsMode
 
 
 def test_an_address_is_read_whole() -> None:
@@ -80,6 +80,6 @@ def test_what_cannot_be_read_is_refused_without_repeating_it(url: str) -> None:
     assert "secret" not in caught.value.message
 
 
-def test_files_that_are_not_there_are_named() -> None:
+def test_missing_files_are_reported() -> None:
     with pytest.raises(DefiniteError, match="ca cannot be loaded"):
         parse_cql_url("scylla://host?ca=/no/such.pem").tls.context()

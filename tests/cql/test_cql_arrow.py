@@ -16,7 +16,7 @@ import pytest
 from headrace.cql.decode.arrow_arrays import Cells, arrow_type, split_collections, split_tuples, to_arrow
 from headrace.cql.types import NATIVE, CqlType, parse_type
 from headrace.errors import DefiniteError
-from testkit.generators.cql_values import plain_values, serialised, witnessed
+from testkit.generators.cql_values import oracle_value, plain_values, serialised
 
 UDT = CqlType("udt", (CqlType("int"), CqlType("text"), CqlType("bigint")), True, "ks", "ut", ("a", "b", "c"))
 
@@ -103,7 +103,7 @@ def test_empty_values_are_null_but_for_texts_and_blobs() -> None:
         expected: Any = {"text": "", "ascii": "", "blob": b""}.get(name)
         assert _read(name, b"", None) == [expected, None]
         if name not in {"text", "ascii", "blob"}:
-            assert witnessed(CqlType(name), b"") is None
+            assert oracle_value(CqlType(name), b"") is None
     assert _read("list<int>", _collection(b"", _int(1))) == [[None, 1]]
 
 

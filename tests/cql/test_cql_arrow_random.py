@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.cql.decode.arrow_arrays import to_arrow
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
-from testkit.generators.cql_values import cql_types, cql_values, plain_values, serialised, witnessed
+from testkit.generators.cql_values import cql_types, cql_values, oracle_value, plain_values, serialised
 
 pytestmark = pytest.mark.scaled
 
@@ -49,7 +49,7 @@ def _alike(kind: CqlType, ours: Any, theirs: Any) -> bool:
 @given(columns())
 def test_as_the_driver_reads(made: tuple[CqlType, list[bytes | None]]) -> None:
     kind, raw = made
-    theirs = [witnessed(kind, value) for value in raw]
+    theirs = [oracle_value(kind, value) for value in raw]
     # The array begins in the middle of its buffers, as a slice of a page may.
     column = pa.array([b"before", None, *raw], pa.binary())[2:]
     ours = plain_values(kind, to_arrow(kind, column, "v"))

@@ -13,7 +13,7 @@ from headrace.cql.decode.arrow_arrays import to_arrow
 from headrace.cql.decode.canonical_bytes import canonical, to_python
 from headrace.cql.language.value_encoder import encode
 from headrace.cql.types import CqlType, parse_type
-from testkit.generators.cql_values import cql_types, cql_values, serialised, witnessed
+from testkit.generators.cql_values import cql_types, cql_values, oracle_value, serialised
 
 PAIRS = cql_types().flatmap(lambda kind: st.tuples(st.just(kind), st.lists(st.none() | cql_values(kind), min_size=1, max_size=4)))
 
@@ -26,7 +26,7 @@ def test_values_are_equal_just_where_their_bytes_are(drawn: tuple[CqlType, list[
     found = canonical(kind, to_arrow(kind, pa.array(raw, pa.binary()))).to_pylist()
     again = canonical(kind, pa.concat_arrays([to_arrow(kind, pa.array([one], pa.binary())) for one in raw])).to_pylist()
     assert found == again
-    plain = [_plain(kind, witnessed(kind, one)) for one in raw]
+    plain = [_plain(kind, oracle_value(kind, one)) for one in raw]
     assert [[one == other for other in plain] for one in plain] == [[one == other for other in found] for one in found]
     for one, other in zip(raw, found, strict=True):
         alone = canonical(kind, to_arrow(kind, pa.array([None, one, None], pa.binary()))[1:2]).to_pylist()

@@ -16,7 +16,7 @@ from headrace.cql.language.terms import Markers, Parameters, SerializedValue, re
 from headrace.cql.language.value_encoder import encode, serialize
 from headrace.cql.types import CqlType, parse_type
 from headrace.errors import DefiniteError
-from testkit.generators.cql_values import cql_types, cql_values, serialised, witnessed
+from testkit.generators.cql_values import cql_types, cql_values, oracle_value, serialised
 
 UDT = CqlType("udt", (CqlType("int"), CqlType("text")), keyspace="ks", udt="ut", fields=("a", "b c"))
 _UNSORTED = {"set", "map"}
@@ -36,7 +36,7 @@ def test_values_are_serialised_as_the_driver_does(made: tuple[CqlType, object]) 
 def literal(kind: str, text: str, *parameters: object) -> object:
     """Return the value that the driver reads for a literal."""
     found = parse_type(kind, {"ut": UDT})
-    return witnessed(found, serialize(found, read_term(CqlCursor(text), Markers()), Parameters(parameters)))
+    return oracle_value(found, serialize(found, read_term(CqlCursor(text), Markers()), Parameters(parameters)))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_parameters_stand_anywhere_in_a_literal() -> None:
         ("int", "?", "no parameter for marker 1"),
     ],
 )
-def test_what_does_not_fit_is_refused(kind: str, text: str, said: str) -> None:
+def test_values_that_do_not_fit_are_rejected(kind: str, text: str, said: str) -> None:
     with pytest.raises(DefiniteError, match=said):
         literal(kind, text)
 

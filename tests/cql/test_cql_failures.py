@@ -17,7 +17,7 @@ from headrace.errors import DefiniteError, TransientError
 ADDRESS = parse_cql_url("scylla://ann:hidden@far:9042/ks?tls=required")
 
 
-def _nobody(*errors: Exception) -> NoHostAvailable:
+def _no_host(*errors: Exception) -> NoHostAvailable:
     return NoHostAvailable("nobody", {f"host{at}": error for at, error in enumerate(errors)})
 
 
@@ -33,13 +33,13 @@ def _nobody(*errors: Exception) -> NoHostAvailable:
         OverloadedErrorMessage(0x1001, "busy", None),
         ConnectionShutdown("gone"),
         ConnectionRefusedError(111, "refused"),
-        _nobody(ConnectionRefusedError(111, "refused"), cassandra.OperationTimedOut()),
-        _nobody(),
+        _no_host(ConnectionRefusedError(111, "refused"), cassandra.OperationTimedOut()),
+        _no_host(),
         ssl.SSLEOFError(8, "ended"),
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_may_pass(error: Exception) -> None:
+def test_transient_errors_of_the_driver(error: Exception) -> None:
     found = translate_error(error, ADDRESS, "SELECT 1")
     assert isinstance(found, TransientError)
     assert found.hint
@@ -54,25 +54,25 @@ def test_what_may_pass(error: Exception) -> None:
         cassandra.InvalidRequest("no such table"),
         SyntaxException(0x2000, "line 1", None),
         ProtocolError("what"),
-        _nobody(ConnectionRefusedError(111, "refused"), cassandra.AuthenticationFailed("wrong")),
+        _no_host(ConnectionRefusedError(111, "refused"), cassandra.AuthenticationFailed("wrong")),
         ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)"),
         # (The driver's formats.)
         PermissionError(
             1, "Tried connecting to [('h', 1)]. Last error: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: expired (_ssl.c:1)"
         ),
-        _nobody(PermissionError(1, "Last error: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unknown (_ssl.c:1)")),
+        _no_host(PermissionError(1, "Last error: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unknown (_ssl.c:1)")),
         cassandra.DriverException("bug"),
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_does_not(error: Exception) -> None:
+def test_definite_errors_of_the_driver(error: Exception) -> None:
     found = translate_error(error, ADDRESS)
     assert isinstance(found, DefiniteError)
     assert found.hint
     assert str(ADDRESS) in found.place
 
 
-def test_ours_stay_as_they_are_and_others_too() -> None:
+def test_other_exceptions_pass_unchanged() -> None:
     ours = DefiniteError("known", place="here", hint="so")
     with pytest.raises(DefiniteError) as caught, server_errors(ADDRESS):
         raise ours

@@ -14,9 +14,9 @@ from cassandra.cluster import Cluster
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.util import Duration
 
+from headrace.cql.bounded_connection import RawPage
 from headrace.cql.decode import pages
 from headrace.cql.decode.pages import as_batch, read_many, read_pages, read_rows
-from headrace.cql.raw_pages import RawPage
 from headrace.cql.session import CqlSession
 from headrace.errors import DefiniteError, TransientError
 from testkit.servers.cassandra import GivenCluster, PrivateCassandra
@@ -80,13 +80,13 @@ def test_every_type_as_the_driver_reads_it(cql: CqlSession, keyspace: str, plain
     query = f"SELECT * FROM {keyspace}.t"
     expected = plain.execute(query)
     kinds = dict(zip(expected.column_names, expected.column_types, strict=True))
-    witnessed = [dict(zip(expected.column_names, row, strict=True)) for row in expected]
+    from_driver = [dict(zip(expected.column_names, row, strict=True)) for row in expected]
     found = pa.Table.from_batches(list(read_rows(cql, query, fetch_size=3)))
     assert found.column_names == list(kinds)
     assert {field.type for field in found.schema} == {pa.binary()}
     decoded = [{name: kinds[name].from_binary(row[name], 4) for name in kinds} for row in found.to_pylist()]
-    assert repr(decoded) == repr(witnessed)
-    assert len(witnessed) == key + 1
+    assert repr(decoded) == repr(from_driver)
+    assert len(from_driver) == key + 1
     found.validate(full=True)
     # The bytes themselves, by the server's own function.
     text = {row.k: row.raw for row in plain.execute(f"SELECT k, textAsBlob(c12) AS raw FROM {keyspace}.t")}

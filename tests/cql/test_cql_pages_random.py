@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.cql.bounded_connection import RawPage
 from headrace.cql.decode.pages import as_batch
-from headrace.cql.raw_pages import RawPage
 from headrace.errors import DefiniteError
 
 pytestmark = pytest.mark.scaled

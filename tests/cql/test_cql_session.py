@@ -48,7 +48,7 @@ def test_a_session_answers_and_says_what_is_refused(cql: CqlSession, keyspace: s
     _failure(cassandra.address(tls="required", connect_timeout=2))
 
 
-def test_a_kill_loses_nothing_and_accounts_and_tls_are_checked(fresh_cassandra: Callable[..., PrivateCassandra], tmp_path: Path) -> None:
+def test_writes_survive_a_kill_and_accounts_and_tls_are_checked(fresh_cassandra: Callable[..., PrivateCassandra], tmp_path: Path) -> None:
     trusted, stranger = Authority(tmp_path, "trusted"), Authority(tmp_path, "stranger")
     server = fresh_cassandra(accounts=True, tls=trusted.issue("elsewhere", hosts=("node.example",)))
     elsewhere = _failure(server.address(ca=trusted.cert))
@@ -85,8 +85,8 @@ def test_a_kill_loses_nothing_and_accounts_and_tls_are_checked(fresh_cassandra: 
     wrong = _failure(server.address(tls="required", user="reader", password="secretive"))
     assert isinstance(wrong, DefiniteError)
     assert "HEADRACE_SOURCE_PASSWORD" in wrong.hint
-    nobody = parse_cql_url(f"scylla://{server.host}/?tls=required")
-    assert "demands an account" in _failure(nobody).message
+    anonymous = parse_cql_url(f"scylla://{server.host}/?tls=required")
+    assert "demands an account" in _failure(anonymous).message
     reader = server.address(tls="verify-ca", ca=trusted.cert, user="reader", password="secret")
     with connect(reader) as session, pytest.raises(DefiniteError, match=r"may not do this.*SELECT"):
         session.execute("SELECT * FROM k.t")

@@ -23,8 +23,8 @@ from headrace.cql.schema_reader import (
 from headrace.cql.session import CqlSession
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
+from headrace.sources.scylla.generations import ServerCatalog
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
-from headrace.sources.scylla.stream_catalog import ServerCatalog
 from testkit.servers.scylla_tables import (
     add_generation,
     add_tablet_generation,

@@ -16,12 +16,12 @@ from urllib.parse import quote
 
 import pytest
 
-from headrace.dashboard import event_stream, handler
+from headrace.dashboard import handler
+from headrace.dashboard.handler import Asset, load_assets
 from headrace.dashboard.server import Server, serve
-from headrace.dashboard.static_files import Asset, load_assets
 from headrace.errors import DefiniteError
 from testkit.generators.fake_control import HOSTILE, POISON, TOKEN, FakeControl
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 
 PAGE = {
     "/": Asset(b"<!doctype html><title>page</title>", "text/html; charset=utf-8", '"one"'),
@@ -78,7 +78,7 @@ def served() -> Iterator[Served]:
         yield Served(control, server)
 
 
-def test_what_can_be_looked_at(served: Served) -> None:
+def test_read_requests(served: Served) -> None:
     status = served.ask("GET", "/api/status")
     expected = json.loads(json.dumps(served.control.status().to_json()))
     assert (status.status, status.headers["Content-Type"], status.headers["Cache-Control"]) == (
@@ -104,7 +104,7 @@ def test_what_can_be_looked_at(served: Served) -> None:
     assert (health.status, health.json["status"]) == (200, "ok")
     ready = served.ask("GET", "/ready")
     assert ready.status == 503
-    assert {told["pipe"]: told["stage"] for told in ready.json["not_ready"]} == {
+    assert {listed["pipe"]: listed["stage"] for listed in ready.json["not_ready"]} == {
         "events": "failed",
         "billing": "retrying",
         "profiles": "starting",
@@ -115,7 +115,7 @@ def test_what_can_be_looked_at(served: Served) -> None:
     assert (served.ask("GET", "/ready").status, served.ask("GET", "/ready").json) == (200, {"ready": True, "not_ready": []})
 
 
-def test_what_can_be_asked_for(served: Served) -> None:
+def test_control_requests(served: Served) -> None:
     assert served.post("/api/pipes/shop/pause").json == {"done": "pause", "pipe": "shop"}
     assert served.ask("GET", "/api/pipes/shop").json["stage"] == "paused"
     assert served.post("/api/pipes/shop/resume").status == 200
@@ -157,7 +157,7 @@ def test_what_can_be_asked_for(served: Served) -> None:
         ("/api/query", {"pipe": "shop"}, 400, "sql"),
     ],
 )
-def test_what_is_wrong_is_named(served: Served, path: str, body: object, status: int, word: str) -> None:
+def test_invalid_input_is_reported(served: Served, path: str, body: object, status: int, word: str) -> None:
     answer = served.post(path, body)
     assert answer.status == status
     assert answer.json["error"].keys() == {"message", "place", "remedy"}
@@ -235,7 +235,7 @@ def test_the_pages_files(served: Served) -> None:
     assert served.ask("BREW", "/").status == 501
 
 
-def test_what_the_package_holds_is_served() -> None:
+def test_package_files_are_served() -> None:
     assets = load_assets()
     with serve(FakeControl(), "127.0.0.1:0", TOKEN) as server:
         served = Served(FakeControl(), server)
@@ -311,7 +311,7 @@ def test_a_body_that_is_not_read_never_becomes_a_request(served: Served, method:
 
 def test_slow_and_many_clients_are_turned_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     _limit(served, connections=4, idle_s=0.3, receive_s=0.3, io_s=0.3)
-    monkeypatch.setattr(event_stream, "MAX_LISTENERS", 2)
+    monkeypatch.setattr(handler, "MAX_LISTENERS", 2)
     slow = [socket.create_connection(("127.0.0.1", served.port), timeout=20) for _ in range(4)]
     try:
         for client in slow:
@@ -422,7 +422,7 @@ def _streams(served: Served) -> int:
         connection.close()
 
 
-def test_where_it_may_listen() -> None:
+def test_permitted_listen_addresses() -> None:
     for listen in ("0.0.0.0:0", "[::]:0", "10.0.0.1:0", "example.com:80"):
         with pytest.raises(DefiniteError, match="other machines") as error:
             serve(FakeControl(), listen, TOKEN)

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 from headrace.demo.private_server import PrivateServer
 from headrace.demo.shop import Workload, create_shop
 from headrace.embedded.engine.directory_lock import read_serving_process
-from headrace.service.client.endpoint import CONTROL_FILE, ControlEndpoint, read_endpoint
+from headrace.service.running_process import CONTROL_FILE, ControlEndpoint, read_endpoint
 from testkit.oracles.both_ends import sink_client
 from testkit.pipelines.pipeline import Run
 from testkit.servers.accounts import create_replica_account
@@ -120,8 +120,8 @@ def _row(page: Page, table: str, label: str) -> str:
 
 @pytest.mark.slow(
     because=(
-        "test_one_pipe_with_charts_tables_and_schema_changes, test_doings, "
-        "test_snapshots_waits_retries_and_halts_are_reported; test_a_process_is_seen_and_steered has a live process"
+        "test_one_pipe_with_charts_tables_and_schema_changes, test_actions_of_the_page, "
+        "test_snapshots_waits_retries_and_halts_are_reported; test_control_commands_reach_a_running_process has a live process"
     ),
 )
 @pytest.mark.timeout(900)

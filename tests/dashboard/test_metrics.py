@@ -37,7 +37,7 @@ def of_pipe(name: str, group: str = "", **more: str) -> Labels:
     return frozenset({"pipe": name, "group": group or name, **more}.items())
 
 
-def test_every_figure_of_the_status_is_there() -> None:
+def test_every_metric_of_the_status_exists() -> None:
     now = 1_000_000.0
     control = FakeControl(lambda: now)
     now += 20
@@ -76,10 +76,12 @@ def test_every_figure_of_the_status_is_there() -> None:
     assert read["headrace_table_verify", of_pipe("shop", table="shop.audit", verdict="different")] == 1
     assert read["headrace_table_verify", of_pipe("shop", table="shop.audit", verdict="equal")] == 0
     assert read["headrace_table_verify_differences", of_pipe("shop", table="shop.audit")] == 3
+    for kind, rows in {"different": 1, "missing": 2, "extra": 0}.items():
+        assert read["headrace_table_verify_differing_rows", of_pipe("shop", table="shop.audit", kind=kind)] == rows
     assert read["headrace_table_verify_excluded_rows", of_pipe("shop", table="shop.audit")] == 70
     assert read["headrace_process_cpu_seconds_total", frozenset()] == status.cpu_s
     assert read["headrace_process_memory_bytes", frozenset()] == status.memory_bytes
-    # The label is the table's name, whatever characters it has.
+    # The label is the table's name, with any characters.
     assert read["headrace_table_rows", of_pipe("shop", table=HOSTILE)] == status.pipes[0].tables[3].rows
     # An unknown value is not 0, and a pipe that does not run has a stage and no other metrics.
     assert ("headrace_pipe_lag_seconds", of_pipe("profiles")) not in read
@@ -96,12 +98,13 @@ def test_odd_numbers() -> None:
     assert read["headrace_table_rows", of_pipe("p\\n", "p", table="t")] == 2**63
     assert ("headrace_table_verify_differences", of_pipe("p\\n", "p", table="t")) not in read
     assert ("headrace_table_verify_excluded_rows", of_pipe("p\\n", "p", table="t")) not in read
+    assert not any(name in ("headrace_table_verify_rows", "headrace_table_verify_differing_rows") for name, _ in read)
     for name, value in {"skipped_events": 1, "dead_letters": 2, "filtered_rows_total": 3}.items():
         assert read[f"headrace_table_{name}", of_pipe("p\\n", "p", table="t")] == value
     assert ("headrace_info", frozenset({"version": "1", "file": 'a "file"\\with\nlines'}.items())) in read
 
 
-def test_grafana_and_the_documents_name_figures_that_are_there() -> None:
+def test_grafana_and_the_documents_name_existing_metrics() -> None:
     known = set(metrics.names())
     assert len(known) > 25
     board = json.loads((files("headrace.dashboard") / "grafana.json").read_text())

@@ -26,9 +26,9 @@ def _line(page: Page, name: str) -> str:
 
 def test_all_pipes_with_their_stages_figures_and_troubles(look: Open, control: FakeControl) -> None:
     page = look()
-    told = control.status()
-    expect(page.locator("#list li")).to_have_count(len(told.pipes))
-    for pipe in told.pipes:
+    reported = control.status()
+    expect(page.locator("#list li")).to_have_count(len(reported.pipes))
+    for pipe in reported.pipes:
         assert pipe.stage in _line(page, pipe.name)
     assert "the value '0000-00-00' of column placed is no date" in _line(page, "events")
     assert "connection refused" in _line(page, "billing")
@@ -44,7 +44,7 @@ def test_all_pipes_with_their_stages_figures_and_troubles(look: Open, control: F
     page.get_by_label("Filter pipes").fill("orders west")
     expect(page.locator("#list .pipe-name")).to_have_text(["orders/west"])
     page.get_by_label("Filter pipes").press("Escape")
-    expect(page.locator("#list li")).to_have_count(len(told.pipes))
+    expect(page.locator("#list li")).to_have_count(len(reported.pipes))
     keep(page, "made-up-overview-dark")
     page.get_by_role("link", name="orders/east").click()
     expect(page.locator("#pipe-title")).to_have_text("orders/east")
@@ -120,7 +120,7 @@ def test_snapshots_waits_retries_and_halts_are_reported(look: Open) -> None:
     expect(page.locator("#lost-text")).to_have_text("There is no pipe called nowhere in this process.")
 
 
-def test_what_changes_something_needs_the_token(look: Open, control: FakeControl, pages: Pages) -> None:
+def test_changing_requests_need_the_token(look: Open, control: FakeControl, pages: Pages) -> None:
     pages.expected.append("401")
     page = look("#/pipes/shop")
     expect(page.locator("#unlock")).to_have_text("Read-only")
@@ -156,7 +156,7 @@ def test_the_link_brings_the_token_and_the_address_forgets_it(look: Open) -> Non
     assert "token" not in page.url
 
 
-def test_doings(look: Open, control: FakeControl, pages: Pages) -> None:
+def test_actions_of_the_page(look: Open, control: FakeControl, pages: Pages) -> None:
     pages.expected.append("409")
     page = look("#/pipes/shop", token=True)
     page.get_by_label("Choose shop.audit").check()
@@ -298,6 +298,7 @@ def test_a_lost_connection_is_reported_and_recovers(pages: Pages, control: FakeC
         listen = str(first.address)
         page = pages.open(f"{first.url}/#/pipes/shop")
         expect(page.locator("#line-says")).to_have_text("Live")
+        _await_streamed_status(page)
         if by == "button":
             # Without timers the page does not reconnect by itself: only the button does.
             page.evaluate("() => { window.savedTimeout = window.setTimeout; window.setTimeout = () => 0; }")
@@ -315,7 +316,13 @@ def _served_again(control: FakeControl, listen: str, page: Page, by: str) -> int
             page.get_by_role("button", name="Try now").click()
         expect(page.locator("#line-says")).to_have_text("Live")
         expect(page.locator("#offline")).to_be_hidden()
-        text = page.locator("#pipe-position").inner_text()
-        page.wait_for_function("text => document.getElementById('pipe-position').innerText !== text", arg=text)
+        streamed = _await_streamed_status(page)
         page.close()
+    return streamed
+
+
+def _await_streamed_status(page: Page) -> int:
+    """Wait until the page shows another status than its first, which is a plain answer; return the length of what it showed."""
+    text = page.locator("#pipe-position").inner_text()
+    page.wait_for_function("text => document.getElementById('pipe-position').innerText !== text", arg=text)
     return len(text)

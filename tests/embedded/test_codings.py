@@ -15,8 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.embedded.compressed_blocks import FrameReader, FrameWriter, cityhash128
-from headrace.embedded.content_encoding import decode
+from headrace.embedded.content_encoding import FrameReader, FrameWriter, cityhash128, decode
 from headrace.embedded.process import EmbeddedServer
 from testkit.pipelines.httpclient import Client
 

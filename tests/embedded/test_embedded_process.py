@@ -21,7 +21,7 @@ from headrace.cli import main
 from headrace.embedded.engine.directory_lock import DirectoryInUse, read_serving_process
 from headrace.embedded.process import EmbeddedServer, ping
 from headrace.errors import DefiniteError, HeadraceError, TransientError
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.pipelines.embedded_access import basic
 
 
@@ -275,7 +275,7 @@ def test_the_engine_finds_the_auxiliary_vector(tmp_path: Path) -> None:
     """It looks after the environment, which a new variable moves. What it read there made it crash, with some numbers of variables."""
     code = """
 import ctypes, os
-from headrace.embedded.engine.auxiliary_vector import place_after_environment, read_auxiliary_vector
+from headrace.embedded.engine.engine import place_after_environment, read_auxiliary_vector
 os.environ["NEW"] = "1"
 place_after_environment(read_auxiliary_vector())
 words = ctypes.POINTER(ctypes.c_size_t).in_dll(ctypes.CDLL(None), "environ")

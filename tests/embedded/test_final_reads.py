@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.embedded.process import EmbeddedServer
-from headrace.embedded.read_tables import reads_databases
+from headrace.embedded.statement_clauses import reads_databases
 from testkit.pipelines.httpclient import Client
 
 

@@ -43,7 +43,7 @@ def test_a_column_list_leaves_the_others_to_their_defaults(client: Client, table
 @pytest.mark.parametrize(
     "name", ["Native", "Arrow", "ArrowStream", "Parquet", "ORC", "Avro", "RowBinary", "JSONEachRow", "TSV", "JSONColumns"]
 )
-def test_what_a_format_writes_it_reads_back(client: Client, table: str, name: str) -> None:
+def test_each_format_reads_its_own_output(client: Client, table: str, name: str) -> None:
     client.run(f"INSERT INTO {table} SELECT number, toString(number * 3) FROM numbers(1000)")
     data = client.run(f"SELECT a, b FROM {table} ORDER BY a FORMAT {name}")
     client.run(f"CREATE TABLE {table}_copy AS {table}")

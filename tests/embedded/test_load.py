@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 from headrace.embedded.process import EmbeddedServer
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.pipelines.embedded_access import PASSWORD
 from testkit.pipelines.httpclient import Client
 

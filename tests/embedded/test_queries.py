@@ -241,3 +241,41 @@ def test_a_multipart_form_brings_parameters_and_external_tables(client: Client) 
     assert client.ask("", body + b"--frontier--\r\n", headers=headers, **fields).body == b"103\n"
     assert client.ask("", body, headers=headers, **fields).code == 117
     assert client.ask("SELECT * FROM ext").code == 60
+
+
+def test_no_request_gets_the_state_of_another(client: Client) -> None:
+    """Handles wait in a pool for requests with equal settings."""
+    for _ in range(3):
+        assert client.run("SELECT getSetting('max_block_size')", max_block_size="123") == b"123\n"
+        assert client.run("SELECT getSetting('max_block_size')", max_block_size="124") == b"124\n"
+        assert client.run("SELECT getSetting('max_block_size') > 1000") == b"1\n"
+        # A setting of the statement itself ends with it.
+        assert client.run("SELECT getSetting('max_block_size') SETTINGS max_block_size = 55") == b"55\n"
+        assert client.run("SELECT {n:Int32}", param_n="7") == b"7\n"
+        assert client.ask("SELECT {n:Int32}").code == 456
+        assert client.run("SELECT currentDatabase()", database="system") == b"system\n"
+        assert client.run("SELECT currentDatabase()") == b"default\n"
+        # A statement that fails, or that may leave state, ends its handle.
+        assert client.ask("SELECT throwIf(1)").code == 395
+        client.run("CREATE TEMPORARY TABLE left_over (n Int32) ENGINE = Memory")
+        assert client.ask("SELECT * FROM left_over").code == 60
+        client.run("SET max_block_size = 77")
+        assert client.run("SELECT getSetting('max_block_size') > 1000") == b"1\n"
+
+
+def test_a_waiting_handle_sees_later_changes(client: Client, table: str) -> None:
+    assert client.run(f"SELECT count() FROM {table}") == b"0\n"
+    client.run(f"INSERT INTO {table} (a) VALUES (4)")
+    assert client.run(f"SELECT count() FROM {table}") == b"1\n"
+    client.run(f"DROP TABLE {table} SYNC")
+    assert client.ask(f"SELECT count() FROM {table}").code == 60
+    client.run("CREATE DATABASE short_lived")
+    client.run("CREATE TABLE short_lived.t (n Int32) ENGINE = Memory")
+    assert client.run("SELECT count() FROM t", database="short_lived") == b"0\n"
+    client.run("DROP DATABASE short_lived SYNC")
+    client.run("CREATE DATABASE short_lived")
+    client.run("CREATE TABLE short_lived.t (n Int32) ENGINE = Memory AS SELECT 1")
+    assert client.run("SELECT count() FROM t", database="short_lived") == b"1\n"
+    client.run("DROP DATABASE short_lived SYNC")
+    gone = client.ask("SELECT 1", database="short_lived")
+    assert (gone.status, gone.code) == (404, 81)

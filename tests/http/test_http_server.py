@@ -15,7 +15,7 @@ import pytest
 from headrace.http.request import Body, HeadLimits, HttpError, Request, RequestStream
 from headrace.http.response import ResponseWriter
 from headrace.http.server import HttpLimits, HttpServer, StopEvent, listen
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 
 LIMITS = HttpLimits(
     connections=2,

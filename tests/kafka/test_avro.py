@@ -12,8 +12,7 @@ import pytest
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.decoder import Decoder
 from headrace.kafka.avro.encoder import Encoder, MapColumns
-from headrace.kafka.avro.resolution import problems
-from headrace.kafka.avro.schema import AvroKind, AvroSchema, parse_schema, schema_of, tree_of
+from headrace.kafka.avro.schema import AvroKind, AvroSchema, parse_schema, problems, schema_of, tree_of
 from testkit.generators.avro_random import read_with_fastavro, write_with_fastavro
 
 GUID = {"type": "fixed", "name": "Guid", "size": 16}
@@ -197,7 +196,7 @@ def test_schemas_that_do_not_resolve(writer: Any, reader: Any, reason: str) -> N
     assert problems(schema_of(writer).root, schema_of(reader).root) or "default" in reason
 
 
-def test_bodies_that_are_not_there_and_bad_ones_leave_the_others_alone() -> None:
+def test_missing_and_invalid_bodies_do_not_affect_others() -> None:
     tree = record(("a", "long"), ("l", {"type": "array", "items": ["null", "string"]}), ("m", {"type": "map", "values": "int"}))
     good = write_with_fastavro(fastavro.parse_schema(tree), {"a": 1, "l": ["x", None, "y"], "m": {"k": 2}})
     bodies = [good, None, good[:-2], good + b"\0", b"", good, good[:-5] + b"\x02\x02\xffk\0", good]

@@ -12,15 +12,14 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from headrace.kafka.avro.decoder import Decoder
+from headrace.kafka.avro.decoder import Decoder, schema_ids
 from headrace.kafka.avro.encoder import Encoder
 from headrace.kafka.avro.schema import schema_of
-from headrace.kafka.avro.wire_header import schema_ids
 from headrace.kafka.registry import open_repository
 from testkit.servers.schema_registry import PrivateRegistry
 
 
-def test_both_ways(schema_registry: PrivateRegistry) -> None:
+def test_avro_round_trip(schema_registry: PrivateRegistry) -> None:
     topic, name = f"topic-{secrets.token_hex(4)}", f"Row{secrets.token_hex(4)}"
     fields: list[dict[str, Any]] = [
         {"name": "id", "type": "long"},

@@ -30,7 +30,7 @@ def bodies_of(seed: int, *, flat: bool = False) -> tuple[RandomAvro, Any, Any, l
 
 
 @given(SEEDS)
-def test_both_ways(seed: int) -> None:
+def test_avro_round_trip(seed: int) -> None:
     _, tree, theirs, bodies = bodies_of(seed)
     schema = schema_of(tree)
     array = pa.array([b"xx" + body for body in [*bodies, *bodies]], pa.binary())[ROWS:]

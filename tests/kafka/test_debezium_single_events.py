@@ -7,8 +7,7 @@ import json
 import pytest
 
 from headrace.kafka.avro.schema import AvroSchema, parse_schema
-from headrace.kafka.consumers.debezium_events import EventReader
-from headrace.kafka.consumers.row_changes import What
+from headrace.kafka.consumers.row_changes import EventReader, What
 from headrace.kafka.schema_repository import RegisteredSchema
 from testkit.recordings.debezium_recordings import GOLDEN, load_records, load_truth, recording_names
 

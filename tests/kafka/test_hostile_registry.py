@@ -12,7 +12,7 @@ from headrace.kafka import registry_http
 from headrace.kafka.registry_http import HttpRepository
 from testkit.faults.hostile_http import HTTP_ATTACKS, Attack, Client, hostile_http
 from testkit.faults.hostile_server import bounded
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 
 _MOST_MIB = 300
 

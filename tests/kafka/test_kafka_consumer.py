@@ -20,7 +20,6 @@ from headrace.kafka import RowChange, What
 from headrace.kafka.address import parse_kafka_url
 from headrace.kafka.avro.schema import parse_schema
 from headrace.kafka.consumers.message_source import TopicConsumer
-from headrace.kafka.mypipe.table_schemas import columns_schema, specific_schema
 from headrace.kafka.mypipe.values import ValueMapping
 from headrace.kafka.mypipe.wire_format import (
     COLUMNS_HEADER,
@@ -28,8 +27,10 @@ from headrace.kafka.mypipe.wire_format import (
     NULLS_HEADER,
     POSITION_HEADER,
     Mutation,
+    columns_schema,
     generic_schema,
     generic_subject,
+    specific_schema,
     specific_subject,
 )
 from headrace.kafka.registry import open_repository
@@ -68,19 +69,19 @@ def test_callbacks_get_mypipes_generic_messages_of_both_shapes(broker: PrivateBr
             {"value": generic_message(Mutation.DELETE, integers={"id": 2}), "headers": position_header(15)},
         ],
     )
-    told: list[tuple[str, RowChange]] = []
+    record: list[tuple[str, RowChange]] = []
     count = headrace.kafka.consume(
         topic,
-        on_insert=lambda change: told.append(("insert", change)),
-        on_update=lambda change: told.append(("update", change)),
-        on_delete=lambda change: told.append(("delete", change)),
+        on_insert=lambda change: record.append(("insert", change)),
+        on_update=lambda change: record.append(("update", change)),
+        on_delete=lambda change: record.append(("delete", change)),
         servers=broker.servers,
         group="both-shapes",
         until_end=True,
     )
     assert count == 5
-    assert [name for name, _ in told] == ["insert", "insert", "update", "update", "delete"]
-    old, new, updated, old_update, deleted = (change for _, change in told)
+    assert [name for name, _ in record] == ["insert", "insert", "update", "update", "delete"]
+    old, new, updated, old_update, deleted = (change for _, change in record)
     assert (old.database, old.table, old.old, old.new) == ("shop", "orders", None, {"id": 1, "state": "s1"})
     assert (old.transaction, old.position, old.place) == (None, None, "shop_orders_generic[0]@0")
     assert new.new == {"id": 2, "state": "s2", "big": 1 << 40, "raw": b"\0\xff", "gone": None}
@@ -91,7 +92,7 @@ def test_callbacks_get_mypipes_generic_messages_of_both_shapes(broker: PrivateBr
     assert (deleted.what, deleted.old, deleted.new, deleted.row) == (What.DELETE, {"id": 2}, None, {"id": 2})
 
 
-def test_blocks_have_the_types_that_the_repository_tells(broker: PrivateBroker, tmp_path: Path) -> None:
+def test_blocks_have_the_types_of_the_repository(broker: PrivateBroker, tmp_path: Path) -> None:
     """Generic and specific messages of one table, with the columns' types from a folder of schemas."""
     repository = open_repository(str(tmp_path / "schemas"))
     mapping = ValueMapping()
@@ -208,16 +209,16 @@ def test_a_log_that_restarts_is_noticed_without_snapshot_rows(broker: PrivateBro
     """Its changes are committed after all seen ones: none is a duplicate."""
     topic = broker.create_topic()
 
-    def told(number: int, position: int, committed_us: int) -> dict[str, Any]:
+    def record(number: int, position: int, committed_us: int) -> dict[str, Any]:
         return {
             "value": insert_message(number),
             "headers": [*position_header(position), (COMMITTED_HEADER, committed_us.to_bytes(8, "big"))],
         }
 
     # (Long transactions are committed after what began later.)
-    old, new = [told(1, 100, 7000), told(2, 110, 6000), told(3, 120, 6500)], [told(4, 6, 9000), told(5, 7, 8000)]
-    settings: dict[str, Any] = {"servers": broker.servers, "group": "anew", "drop_duplicates": True, "until_end": True}
-    for sent, seen in (([*old, *old], [100, 110, 120]), ([old[2], *new, *new], [6, 7]), ([new[1], told(6, 8, 9100)], [8])):
+    old, new = [record(1, 100, 7000), record(2, 110, 6000), record(3, 120, 6500)], [record(4, 6, 9000), record(5, 7, 8000)]
+    settings: dict[str, Any] = {"servers": broker.servers, "group": "restarted", "drop_duplicates": True, "until_end": True}
+    for sent, seen in (([*old, *old], [100, 110, 120]), ([old[2], *new, *new], [6, 7]), ([new[1], record(6, 8, 9100)], [8])):
         broker.produce(topic, sent)
         assert [change.position for change in headrace.kafka.changes(topic, **settings)] == seen
 
@@ -269,9 +270,9 @@ def test_a_message_that_cannot_be_read_halts_and_says_where(broker: PrivateBroke
     assert halted.value.place == f"{topic}[0]@1"
     assert halted.value.hint
     assert [change.offset for change in seen] == [0]
-    witness = Consumer(broker.client_settings(group_id=f"bad-{topic}"))
-    assert witness.committed([TopicPartition(topic, 0)], timeout=10)[0].offset == 1
-    witness.close()
+    other_consumer = Consumer(broker.client_settings(group_id=f"bad-{topic}"))
+    assert other_consumer.committed([TopicPartition(topic, 0)], timeout=10)[0].offset == 1
+    other_consumer.close()
 
 
 def test_a_group_shares_a_topic_and_stops_on_request(broker: PrivateBroker) -> None:

@@ -15,8 +15,17 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, Schema
 import headrace.kafka
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
-from headrace.spark.connector import CONNECTOR, JARS_VARIABLE, kafka_settings
-from headrace.spark.kafka.maven_jars import REPOSITORY_VARIABLE, Pin, cached, fetch, parse_pin, repositories
+from headrace.spark.connector import (
+    CONNECTOR,
+    JARS_VARIABLE,
+    REPOSITORY_VARIABLE,
+    Pin,
+    cached,
+    fetch,
+    kafka_settings,
+    parse_pin,
+    repositories,
+)
 from testkit.servers.broker import PrivateBroker, silent
 from testkit.servers.schema_registry import PrivateRegistry
 
@@ -25,8 +34,8 @@ def test_a_broker_with_accounts_requires_a_login(fresh_broker: Callable[..., Pri
     broker = fresh_broker(accounts={"reader": "s3cret/word"})
     topic = broker.create_topic("guarded")
     address = parse_kafka_url(broker.url(topic).replace("s3cret/word", "s3cret%2Fword"))
-    told = AdminClient({**address.client_settings(), "logger": silent}).list_topics(timeout=10)
-    assert "guarded" in told.topics
+    metadata = AdminClient({**address.client_settings(), "logger": silent}).list_topics(timeout=10)
+    assert "guarded" in metadata.topics
     broker.produce(topic, [{"value": b'{"op":"c","before":null,"after":{"id":1},"source":{"table":"t"}}'}])
     url = broker.url(topic).replace("s3cret/word", "s3cret%2Fword")
     assert [change.new for change in headrace.kafka.changes(url, until_end=True)] == [{"id": 1}]

@@ -11,9 +11,21 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.kafka.mypipe.table_schemas import columns_schema, field_names, read_described_columns, read_described_record, specific_schema
 from headrace.kafka.mypipe.values import ValueMapping, avro_type, decimal_bytes, from_field, from_map, map_of, to_field, to_map
-from headrace.kafka.mypipe.wire_format import Mutation, generic_schema, head, position_bytes, read_heads, read_position, transaction_guids
+from headrace.kafka.mypipe.wire_format import (
+    Mutation,
+    columns_schema,
+    field_names,
+    generic_schema,
+    head,
+    position_bytes,
+    read_described_columns,
+    read_described_record,
+    read_heads,
+    read_position,
+    specific_schema,
+    transaction_guids,
+)
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from testkit.generators.kind_values import COLUMNS, VALUES, array_of, plain_of, table_of_all
 
@@ -183,10 +195,10 @@ def test_a_hand_written_schema_defines_the_table_by_its_types() -> None:
             {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
         ],
     }
-    told = read_described_record(raw, Mutation.INSERT)
-    assert [(column.name, column.kind) for column in told.columns] == [
+    record_read = read_described_record(raw, Mutation.INSERT)
+    assert [(column.name, column.kind) for column in record_read.columns] == [
         ("id", Kind.INT32),
         ("username", Kind.STRING),
         ("price", Kind.DECIMAL),
     ]
-    assert told.schema(TableName("d", "user")).primary_key == ()
+    assert record_read.schema(TableName("d", "user")).primary_key == ()

@@ -17,8 +17,7 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.avro.schema import AvroSchema, parse_schema, schema_of
-from headrace.kafka.registry import MemoryRepository, open_repository, secret_name_in
-from headrace.kafka.registry_files import DirectoryRepository
+from headrace.kafka.registry import DirectoryRepository, MemoryRepository, open_repository, secret_name_in
 from headrace.kafka.registry_http import HttpRepository, client_settings
 from headrace.kafka.schema_repository import Compatibility, SchemaRepository, find_conflicts
 from headrace.settings.settings_file import parse_set_flag

@@ -14,7 +14,7 @@ import pytest
 from headrace.errors import DefiniteError, TransientError
 from headrace.materialize_mysql import keeper
 from headrace.materialize_mysql.background_pipe import BackgroundPipe
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.pipelines.pipeline import command_lines
 
 # A fake pipe: it locks its state directory, does what `script` lists, and ends in order on a signal.
@@ -22,7 +22,7 @@ PIPE = """
 import os, signal, sys
 from pathlib import Path
 from headrace.errors import DefiniteError, TransientError
-from headrace.pipes.lifecycle.keeper_link import open_keeper_link
+from headrace.materialize_mysql.keeper import open_keeper_link
 from headrace.pipes.state.pipe_state import StateDirectory
 
 directory = Path(sys.argv[sys.argv.index("--state") + 1])
@@ -105,7 +105,7 @@ def test_a_definite_error_ends_it(start: Callable[..., BackgroundPipe]) -> None:
     assert len(runs(pipe)) == 2
 
 
-def test_without_retries_a_passing_failure_ends_it_too(start: Callable[..., BackgroundPipe]) -> None:
+def test_a_transient_error_without_retries_ends_the_pipe(start: Callable[..., BackgroundPipe]) -> None:
     pipe = start("transient run", retry_ms=-1)
     with pytest.raises(TransientError):
         pipe.await_started(even_without_source=True)

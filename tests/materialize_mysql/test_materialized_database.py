@@ -56,7 +56,7 @@ class Sink:
         assert found is not None
         return found[1]
 
-    def refusal(self, query: str) -> str:
+    def rejection(self, query: str) -> str:
         with pytest.raises(DefiniteError) as caught:
             run_statement(self.address, query)
         return str(caught.value)
@@ -112,7 +112,7 @@ def test_a_database_is_created_followed_shown_and_dropped(
     hidden = create.replace(account.password, "[HIDDEN]")
 
     # An invalid statement fails at once and leaves no files.
-    assert "denied" in sink.refusal(create.replace(account.password, "wrong"))
+    assert "denied" in sink.rejection(create.replace(account.password, "wrong"))
     assert (sink.processes(), sink.pipe.directory.exists()) == ([], False)
 
     made = sink.command(create)
@@ -134,17 +134,17 @@ def test_a_database_is_created_followed_shown_and_dropped(
     assert sink.run_statement("SHOW CREATE DATABASE shop") == hidden
     source = f"mysql://{account.user}@127.0.0.1:{mysql_server.port}/mirrored"
     assert sink.pipes() == [["shop", source, "running", "", str(sink.pipe.log)]]
-    assert "IF NOT EXISTS" in sink.refusal(create)
+    assert "IF NOT EXISTS" in sink.rejection(create)
     assert "is running" in sink.run_statement(if_not_exists)
-    assert "made by another statement" in sink.refusal(if_not_exists.replace("1000", "2000"))
-    assert "from under its pipe" in sink.refusal("RENAME DATABASE shop TO store")
+    assert "made by another statement" in sink.rejection(if_not_exists.replace("1000", "2000"))
+    assert "from under its pipe" in sink.rejection("RENAME DATABASE shop TO store")
 
     # DETACH stops the pipe, ATTACH continues it.
     assert "is detached" in sink.run_statement("DETACH DATABASE shop")
     assert not sink.pipe.is_running
     execute("UPDATE mirrored.orders SET total = 101 WHERE id = 1")
     assert "is attached" in sink.run_statement("ATTACH DATABASE shop")
-    assert "its pipe is running" in sink.refusal("ATTACH DATABASE shop")
+    assert "its pipe is running" in sink.rejection("ATTACH DATABASE shop")
     sink.until(CURRENT, "1/8/101 3/9/3.5 4/9/4.5")
     execute("UPDATE mirrored.orders SET total = 100 WHERE id = 1")
     sink.until(CURRENT, "1/8/100 3/9/3.5 4/9/4.5")
@@ -169,10 +169,10 @@ def test_a_database_is_created_followed_shown_and_dropped(
     written = settings.read_text()
     assert written == '[sink]\ndatabase = "shop"\nsort_key = "materialize"\npartition_by = "primary"\nhidden_columns = true\n'
     settings.write_text(f"{written}sign_column = 'sign'\n")
-    refusal = sink.refusal(hidden.replace("DATABASE", "DATABASE IF NOT EXISTS"))
-    assert 'the table mirrored.orders was begun with sign_column = "_sign"' in refusal
+    rejection = sink.rejection(hidden.replace("DATABASE", "DATABASE IF NOT EXISTS"))
+    assert 'the table mirrored.orders was begun with sign_column = "_sign"' in rejection
     [[*_, status, reason, _]] = sink.pipes()
-    assert (status, reason in refusal) == ("failed", True)
+    assert (status, reason in rejection) == ("failed", True)
     settings.write_text(f"{written}view = true\n")
     sink.run_statement(hidden.replace("DATABASE", "DATABASE IF NOT EXISTS"))
     sink.until(CURRENT, "1/8/100 3/9/3.5 4/9/4.5 5/5/5.5")

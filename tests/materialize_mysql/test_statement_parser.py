@@ -31,7 +31,7 @@ from headrace.materialize_mysql.token_cursor import read_tokens
 from headrace.model.schema import TableName
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.settings.settings_file import parse_settings
-from headrace.settings.toml_writer import to_toml
+from headrace.settings.toml_text import to_toml
 from headrace.sinks.clickhouse.server.options import TargetEngine
 from headrace.sources.mysql.server.connection import parse_mysql_url
 
@@ -321,7 +321,7 @@ def test_which_statements_are_ours(text: str, expected: object) -> None:
         "DROP DATABASE shop PARALLEL WITH DROP DATABASE b",
     ],
 )
-def test_what_follows_the_name_is_not_ignored(text: str) -> None:
+def test_text_after_the_name_is_reported(text: str) -> None:
     found = parse_statement(text)
     assert isinstance(found, UnsupportedEnding), found
     assert found.name == "shop"

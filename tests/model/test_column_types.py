@@ -27,7 +27,7 @@ CREATORS = frozenset(
         "sources/debezium/types/column_mapping.py",
         "sources/debezium/types/schema_widening.py",  # the integers as which an integer may arrive
         "pipes/debezium/type_lookup.py",  # BIGINT UNSIGNED, which events call int64
-        "kafka/mypipe/table_schemas.py",
+        "kafka/mypipe/wire_format.py",
         "sinks/clickhouse/schema_inference.py",
         "sinks/clickhouse/cascades/key_log.py",  # a column of its own
         "transforms/column_types.py",

@@ -37,7 +37,7 @@ def test_without_globs_nothing_changes() -> None:
         (("shop.orders.NOTE",), (), "region id"),
     ],
 )
-def test_what_is_left(include: tuple[str, ...], exclude: tuple[str, ...], left: str) -> None:
+def test_projected_columns(include: tuple[str, ...], exclude: tuple[str, ...], left: str) -> None:
     assert names(Projection(include, exclude)) == left.split()
 
 

@@ -103,7 +103,7 @@ def test_tables_and_databases_go() -> None:
         DropColumn(U, "a"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: SchemaChange) -> None:
+def test_values_that_do_not_fit_are_rejected(change: SchemaChange) -> None:
     with pytest.raises(DefiniteError, match="does not fit what is known of shop"):
         apply(change, SHOP)
 

@@ -36,7 +36,7 @@ partition_by = "primary"
 NAMES = ("deleted", "collapsed", "versioned", "spread", "history", "material")
 
 
-def told(statements: tuple[str, ...]) -> list[str]:
+def qualified(statements: tuple[str, ...]) -> list[str]:
     """Apply the statements for `orders` to every table."""
     about = [statement for statement in statements if "loose" not in statement]
     alike = [
@@ -52,11 +52,11 @@ def told(statements: tuple[str, ...]) -> list[str]:
 @pytest.mark.parametrize("flavour", ["mysql"], indirect=True)
 @pytest.mark.timeout(900)
 def test_one_pipe_fills_tables_of_every_engine(server: PrivateServer, database: str, tmp_path: Path) -> None:
-    steps = [told(tuple(statements)) for _, statements in STEPS]
+    steps = [qualified(tuple(statements)) for _, statements in STEPS]
     with ClusteredServer(tmp_path / "ch") as sink, open_logbook(server, database) as book:
         # Tables whose engines sum rows are read at one position, with a short lock.
         account = create_locking_account(server)
-        book.run(*told(TABLES[:1]))
+        book.run(*qualified(TABLES[:1]))
         for statements in steps[:2]:
             book.run(*statements)
         with closing(clickhouse_connect.get_client(host="127.0.0.1", port=sink.port, password=PASSWORD)) as client:

@@ -30,7 +30,7 @@ def check_halt(done: Finished, *parts: str) -> None:
 
 
 @pytest.mark.soak("mysql", because="what differs between the servers is in test_schema_changes")
-def test_definitions_that_change(
+def test_a_halting_statement(
     server: PrivateServer, database: str, replica_account: Account, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
     """New tables are added, alterations without effect are ignored, and a halting statement halts at its position."""
@@ -72,9 +72,7 @@ def test_a_truncation_before_the_first_look_is_not_passed_over(
 
 
 @pytest.mark.slow(
-    because=(
-        "test_a_pipe_that_halted_at_a_zero_date_goes_on_with_another_choice without Spark; test_definitions_that_change halts with Spark"
-    ),
+    because=("test_a_pipe_halted_at_a_zero_date_resumes without Spark; test_a_halting_statement halts with Spark"),
 )
 def test_dates_that_do_not_exist(
     server: PrivateServer, database: str, replica_account: Account, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
@@ -106,8 +104,7 @@ def insert_zero_date(server: PrivateServer, database: str) -> None:
 
 @pytest.mark.slow(
     because=(
-        "test_a_damaged_event_of_log_files, test_files_that_are_purged_or_renamed, without Spark; "
-        "test_definitions_that_change halts with Spark"
+        "test_a_damaged_event_of_log_files, test_files_that_are_purged_or_renamed, without Spark; test_a_halting_statement halts with Spark"
     ),
 )
 @pytest.mark.soak("mysql", because="the damage of both logs is in tests/damage")
@@ -147,7 +144,7 @@ def flip_byte(server: PrivateServer, text: bytes) -> None:
         log.write(bytes([byte ^ 1]))
 
 
-@pytest.mark.slow(because="test_events_rows_and_statements without Spark; test_definitions_that_change halts with Spark")
+@pytest.mark.slow(because="test_events_rows_and_statements without Spark; test_a_halting_statement halts with Spark")
 def test_changes_logged_as_statements(
     server: PrivateServer, database: str, replica_account: Account, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:

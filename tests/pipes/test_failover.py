@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
-from headrace.pipes.mysql.failover import committed_position, rewind_history
+from headrace.pipes.mysql.startup import committed_position, rewind_history
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.schema.schema_history import SchemaHistory

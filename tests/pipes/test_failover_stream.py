@@ -14,7 +14,7 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.model.version import unpack_version
 from testkit.generators.workload import KEYS, TABLES, Workload
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.oracles.both_ends import assert_equal, log_end, sink_client
 from testkit.pipelines.pipeline import Pipeline, Run
 from testkit.servers.accounts import Account, create_replica_account
@@ -36,7 +36,7 @@ def newest_epoch(pipeline: Pipeline) -> int:
         return -1
 
 
-@pytest.mark.slow(because="tests/pipes/crash/test_exactly_once.py::test_another_server_takes_over, test_who_may_take_over, without Spark")
+@pytest.mark.slow(because="tests/pipes/crash/test_exactly_once.py::test_another_server_takes_over, test_failover_needs_all_applied_gtids")
 @pytest.mark.timeout(900)
 def test_the_replica_takes_over(fresh_server: Callable[..., PrivateServer], tmp_path: Path) -> None:
     primary = fresh_server()

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from headrace.pipes.lifecycle.lag import Lag, Pending, lag_text
-from headrace.pipes.lifecycle.progress_view import TerminalView
+from headrace.pipes.lifecycle.progress_view import Lag, Pending, TerminalView, lag_text
 from headrace.sources.mysql.binlog import commit_times
 from headrace.sources.mysql.binlog.commit_times import BacklogFile, BacklogWriter, log_place
 from headrace.sources.mysql.kernels import scan
@@ -143,7 +142,7 @@ def test_a_running_pipe_says_its_lag_itself() -> None:
     assert lag.seconds(104.0) == 0.0, "unknown for a moment"
 
 
-def test_a_pipe_that_does_not_run_falls_behind_when_its_source_goes_on() -> None:
+def test_a_stopped_pipe_falls_behind_when_its_source_changes() -> None:
     lag = Lag()
     lag.say(Pending(None), 100.0)
     for second in range(101, 120):
@@ -181,7 +180,7 @@ def test_what_was_pending_when_a_pipe_stopped_still_is() -> None:
     assert lag.seconds(200.0) == 110.0
 
 
-def test_a_source_that_cannot_be_seen_may_have_gone_on() -> None:
+def test_an_unreachable_source_may_have_new_changes() -> None:
     lag = Lag()
     lag.looked(7, 7, 0, 100.0)
     assert lag.seconds(110.0) == 0.0

@@ -179,7 +179,7 @@ def test_thousands_of_tables_in_one_pipe(server: PrivateServer, database: str, t
         started = time.monotonic()
         with pipeline.sink_served(sink) as url, sink_client(url) as client:
             check_sink(client, book)
-        print(f"witness: {time.monotonic() - started:.1f} s")
+        print(f"oracle: {time.monotonic() - started:.1f} s")
     started = time.monotonic()
     verified = pipeline.verify(timeout_s=TIMEOUT_S)
     assert verified.code == 0, verified.output

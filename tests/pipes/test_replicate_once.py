@@ -62,9 +62,9 @@ def databases(server: PrivateServer, database: str) -> Iterator[tuple[str, str]]
         cursor.execute(f"DROP DATABASE {second}")
 
 
-@pytest.mark.slow("mysql", because="test_stop_and_go_on[mariadb]; test_one_kill[MySqlToDebeziumJson] runs such a pipe")
+@pytest.mark.slow("mysql", because="test_resume_after_ctrl_c[mariadb]; test_one_kill[MySqlToDebeziumJson] runs such a pipe")
 @pytest.mark.timeout(900)
-def test_stop_and_go_on(
+def test_resume_after_ctrl_c(
     server: PrivateServer, databases: tuple[str, str], replica_account: Account, sink: EmbeddedServer, tmp_path: Path
 ) -> None:
     target = url_of(sink)
@@ -93,7 +93,8 @@ def test_stop_and_go_on(
 
 @pytest.mark.slow(
     because=(
-        "test_stop_and_go_on; test_a_transaction_larger_than_the_limit_comes_through, test_a_single_group_beyond_every_limit_is_a_batch, "
+        "test_resume_after_ctrl_c; test_a_transaction_larger_than_the_limit_comes_through, "
+        "test_a_single_group_beyond_every_limit_is_a_batch, "
         "test_a_batch_has_no_more_rows_than_it_may_unless_one_transaction_has, without Spark"
     )
 )

@@ -126,7 +126,7 @@ def test_a_claim_ends_with_its_target_but_counts_before_the_target_exists() -> N
     refused(store, owner(1), "w.t")
 
 
-def test_what_cannot_be_created_is_given_up() -> None:
+def test_claims_of_failed_creations_are_released() -> None:
     store = Store()
     owns(store, owner(1), "w.kept")
     mine = TargetOwnership(store, owner(1), "chdb:x", shared=False)

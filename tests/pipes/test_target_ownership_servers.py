@@ -266,9 +266,9 @@ def test_a_pipe_that_runs_keeps_its_tables(source: PrivateServer, clickhouse: Em
             assert "another pipe writes to the target own_live.t: pipe first from" in ended.output
             remedy = " ".join(ended.output.partition("remedy: ")[2].split())
             (command,) = commands_of(remedy)
-            told = run_command(*command)
-            assert told.code == cli.FAILED, told.output
-            assert "pipe first still runs" in told.output
+            rejected = run_command(*command)
+            assert rejected.code == cli.FAILED, rejected.output
+            assert "pipe first still runs" in rejected.output
             live.kill()
         cursor.execute("INSERT INTO own_live.t VALUES (2, 20)")
         ended = first.once()

@@ -33,21 +33,21 @@ def test_a_pipe_reports_its_position_keeps_refused_rows_and_ends_promptly_while_
             with pipeline.running() as run:
                 client = sink_client(sink.url)
 
-                def told(sql: str) -> list[tuple[object, ...]]:
+                def rows(sql: str) -> list[tuple[object, ...]]:
                     return [tuple(row) for row in client.query(sql).result_rows]
 
                 run.until(lambda: "snapshot: complete" in run.output, 120)
-                run.until(lambda: told("SELECT 1 FROM system.tables WHERE database = 'headrace' AND name = 'cleanups'"), 120)
+                run.until(lambda: rows("SELECT 1 FROM system.tables WHERE database = 'headrace' AND name = 'cleanups'"), 120)
                 client.command(f"ALTER TABLE {database}.t ADD CONSTRAINT short CHECK length(v) < 5")
                 cursor.execute(f"INSERT INTO {database}.t VALUES (3, 'much too long'), (4, 'd')")
                 cursor.execute(f"DELETE FROM {database}.t WHERE id = 1")
                 root.commit()
                 file, offset = log_end(mariadb_server)
                 place = "SELECT position FROM headrace.positions FINAL WHERE pipe = 'orders'"
-                run.until(lambda: told(place) == [(f"{_log_name(mariadb_server)}.{file:06d}:{offset}",)], 60)
-                assert told(f"SELECT id FROM {database}.t FINAL ORDER BY id") == [(2,), (4,)]
-                assert told("SELECT pipe, table, key, state FROM headrace.errors FINAL") == [("orders", f"{database}.t", "id=3", "waiting")]
-                [(total, incomplete, lag)] = told("SELECT total_rows, incomplete, lag_seconds FROM headrace.lag WHERE pipe = 'orders'")
+                run.until(lambda: rows(place) == [(f"{_log_name(mariadb_server)}.{file:06d}:{offset}",)], 60)
+                assert rows(f"SELECT id FROM {database}.t FINAL ORDER BY id") == [(2,), (4,)]
+                assert rows("SELECT pipe, table, key, state FROM headrace.errors FINAL") == [("orders", f"{database}.t", "id=3", "waiting")]
+                [(total, incomplete, lag)] = rows("SELECT total_rows, incomplete, lag_seconds FROM headrace.lag WHERE pipe = 'orders'")
                 assert (total, incomplete) == (5, [])
                 assert isinstance(lag, float)
                 assert 0 <= lag < 60

@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
-from headrace.runtime.error_transport import SerializedError, decode_error, encode_error, hide_traceback, serialize_errors
+from headrace.runtime.reports import SerializedError, decode_error, encode_error, hide_traceback, serialize_errors
 from headrace.spark.frames.data_source import TableStreamReader
 from headrace.spark.runtime.split_source import PlannedStreamReader
 

@@ -214,7 +214,7 @@ def test_a_failed_batch_is_planned_again_at_the_next_start(session: RuntimeSessi
     assert source.calls("splits").count(2) >= 2
 
 
-def test_a_stopped_stream_goes_on_where_it_was(session: RuntimeSession, sink: LineSink, tmp_path: Path) -> None:
+def test_a_stopped_stream_resumes_at_its_position(session: RuntimeSession, sink: LineSink, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     for last in (2, 6):
         source = NumberSource(last, tmp_path / "calls")
@@ -225,6 +225,20 @@ def test_a_stopped_stream_goes_on_where_it_was(session: RuntimeSession, sink: Li
             stream.stop()
         time.sleep(0.3)
         assert sorted(sink.numbers) == list(range(last))
+
+
+def test_a_stream_starts_over_files_that_an_interrupted_start_left(session: RuntimeSession, sink: LineSink, tmp_path: Path) -> None:
+    source, checkpoint = NumberSource(2, tmp_path / "calls"), tmp_path / "checkpoint"
+    left = [checkpoint / ".metadata.1.tmp", *(checkpoint / folder / ".0.8a5c.tmp" for folder in ("offsets", "commits", "sources/0"))]
+    for file in left:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("v1\n")
+    stream = session.stream_changes(source, checkpoint, lambda: Task(NumberReader(), sink, retry_twice), lambda _: None)
+    try:
+        await_end(stream, lambda: committed_offset(checkpoint) == {"at": 2})
+    finally:
+        stream.stop()
+    assert sorted(sink.numbers) == [0, 1]
 
 
 def test_no_batch_runs_while_a_stream_is_paused(session: RuntimeSession, sink: LineSink, tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from headrace.errors import TransientError
 from headrace.model.change_block import ChangeBlock
-from headrace.runtime.reports import MarkReached, SplitDone, TableWrites, filtered_rows
-from headrace.runtime.tasks import TASK_ATTEMPT, SplitGroup, Task
+from headrace.runtime.reports import MarkReached, SplitDone, StatementReached, TableWrites, filtered_rows
+from headrace.runtime.tasks import TASK_ATTEMPT, SplitGroup, Task, separate_driver_splits
 from headrace.sources.base import Json, Split
-from headrace.sources.splits import MarkSplit
+from headrace.sources.splits import MarkSplit, StatementSplit, encode_split
 from testkit.pipelines.runtime_cases import NumberSplit
 
 
@@ -49,11 +49,16 @@ def test_a_snapshot_that_counts_is_not_read_twice_behind_the_drivers_back() -> N
     second = TASK_ATTEMPT.set(1)
     try:
         assert task._run(replace(chunk, once=False)) == SplitDone({"position": {}})
-        assert task._run(MarkSplit({"at": 1})) == MarkReached({"at": 1})
         with pytest.raises(TransientError, match="started a task again"):
             task._run(chunk)
     finally:
         TASK_ATTEMPT.reset(second)
+
+
+def test_the_driver_processes_marks_and_statements_itself() -> None:
+    statement = StatementSplit({"statement": "ALTER TABLE t ADD c INT"}, {"at": 2})
+    encoded = [encode_split(one) for one in (NumberSplit(1), statement, MarkSplit({"at": 1}), NumberSplit(2))]
+    assert separate_driver_splits(encoded) == ([encoded[0], encoded[3]], [StatementReached(statement), MarkReached({"at": 1})])
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.demo.private_server import PrivateServer
 from headrace.kafka.address import parse_kafka_url
+from headrace.pipes.debezium.kafka_cluster import TopicBacklog
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.pipes.debezium.topic_backlog import TopicBacklog
-from headrace.service.client.endpoint import CONTROL_FILE, ControlEndpoint, read_endpoint
-from headrace.service.client.http_control import HttpControl
+from headrace.service.running_process import CONTROL_FILE, ControlEndpoint, HttpControl, read_endpoint
 from headrace.service.status import PipeStage
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.pipelines.pipeline import Run
 from testkit.servers.accounts import create_replica_account
 from testkit.servers.broker import PrivateBroker
@@ -162,7 +161,7 @@ def url(server: PrivateServer, markers: Markers) -> str:
 @pytest.mark.slow(
     because=(
         "test_lag_is_the_age_of_the_oldest_pending_change, test_a_running_pipe_says_its_lag_itself, "
-        "test_the_terminal_shows_the_lag_of_now, test_every_figure_of_the_status_is_there"
+        "test_the_terminal_shows_the_lag_of_now, test_every_metric_of_the_status_exists"
     )
 )
 def test_every_place_shows_the_lag_that_marker_rows_have(markers: Markers, url: str, tmp_path: Path) -> None:

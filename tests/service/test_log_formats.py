@@ -25,7 +25,7 @@ def line(formatter: logging.Formatter, message: str, *arguments: object, error: 
     return formatter.format(record)
 
 
-def test_what_libraries_say_has_the_same_form_and_no_secrets(capfd: pytest.CaptureFixture[str]) -> None:
+def test_library_log_lines_have_the_same_form_and_no_secrets(capfd: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before = root.handlers[:]
     try:
@@ -105,7 +105,7 @@ def test_an_object_a_line() -> None:
         f"kafka://k?ssl.key.pem={SECRET}",
     ],
 )
-def test_what_looks_like_a_secret_is_masked(text: str) -> None:
+def test_values_that_resemble_secrets_are_masked(text: str) -> None:
     hidden = SECRET.replace("!", "-") if "Bearer" in text else SECRET
     for shown in (mask_secrets(text), line(TextFormatter("%(message)s"), "%s", text), line(JsonFormatter(), "%s", text)):
         assert hidden not in shown
@@ -131,7 +131,7 @@ def test_what_looks_like_a_secret_is_masked(text: str) -> None:
         "write mysql://user:password@host:port/db",
     ],
 )
-def test_other_words_stay(text: str) -> None:
+def test_other_words_are_not_masked(text: str) -> None:
     assert mask_secrets(text) == text
 
 

@@ -32,14 +32,14 @@ def test_merged_tables_show_all_sources_and_the_columns_that_come(tmp_path: Path
                 client.command(f"INSERT INTO default.{name} VALUES (1, 1), (1, 2)")
             # A target is recorded before its table exists.
             parts = [part("shop/east", "default.east_orders", "default.east_later"), part("shop/west")]
-            gauge = MergeTableProbe("{source}_", parts, embedded_servers)
-            gauge.close()
+            probe = MergeTableProbe("{source}_", parts, embedded_servers)
+            probe.close()
             shown = "SELECT _table, id FROM default.orders FINAL ORDER BY _table"
             assert client.query(shown).result_rows == [("east_orders", 1), ("west_orders", 1)]
             # The source has begun with another column, with or without a record of it.
             parts[1].view.tables({"shop.orders": "default.west_orders"})
             client.command("ALTER TABLE default.east_orders ADD COLUMN note String DEFAULT 'new'")
-            gauge.run()
+            probe.run()
             assert sorted(client.query("SELECT _table, note FROM default.orders FINAL").result_rows) == [
                 ("east_orders", "new"),
                 ("west_orders", ""),

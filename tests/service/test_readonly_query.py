@@ -20,7 +20,7 @@ def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield found
 
 
-def test_what_reads_is_answered(sink: str) -> None:
+def test_reading_statements_are_answered(sink: str) -> None:
     for sql, rows in (
         ("SELECT 1 AS filename, 'a\\tb' AS text", [[1, "a\tb"]]),
         ("/* all */ (SELECT 2)", [[2]]),

@@ -15,8 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace import cli
 from headrace.demo.private_server import PrivateServer
-from headrace.service.client.endpoint import CONTROL_FILE, ControlEndpoint, read_endpoint
-from headrace.service.client.http_control import HttpControl
+from headrace.service.running_process import CONTROL_FILE, ControlEndpoint, HttpControl, read_endpoint
 from headrace.service.status import PipeStage
 from testkit.pipelines.pipeline import Run
 from testkit.servers.accounts import create_replica_account
@@ -64,7 +63,7 @@ def shop(mariadb_server: PrivateServer, tmp_path: Path) -> Callable[..., None]:
     return lambda statement: execute(f"USE {database}", statement)
 
 
-def test_a_process_is_seen_and_steered(shop: Callable[[str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_commands_reach_a_running_process(shop: Callable[[str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, state = str(tmp_path / "headrace.toml"), tmp_path / "state"
     run = Run(["run", file], tmp_path / "log", {"SHOP_PASSWORD": PASSWORD})
 

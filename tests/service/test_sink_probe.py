@@ -13,13 +13,13 @@ from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.pipes.spec import PipeSpec
 from headrace.pipes.state.event_skips import EventSkips
 from headrace.service.embedded_servers import EmbeddedServers
-from headrace.service.pipe_groups import merge_status
 from headrace.service.pipe_runner import DisplayNames, PipeRunner
 from headrace.service.probes import SinkProbe
 from headrace.service.status import PipeStage, PipeStatus
+from headrace.service.status_collector import merge_status
 from headrace.settings.pipe_settings import PipeSettings
+from headrace.sinks.clickhouse.bookkeeping.dead_letters import DONE, ERRORS, UNREADABLE, WAITING
 from headrace.sinks.clickhouse.bookkeeping.own_tables import format_timestamp
-from headrace.sinks.clickhouse.dead_letters.dead_letters import DONE, ERRORS, UNREADABLE, WAITING
 
 
 def open_runner(name: str, sink: str, state: Path) -> PipeRunner:

@@ -87,7 +87,7 @@ def test_topics_and_a_log_in_one_process(
     def seen(supervisor: Supervisor) -> int:
         return counted(supervisor, "cells", f"{keyspace}.t")
 
-    def told(supervisor: Supervisor) -> int:
+    def row_total(supervisor: Supervisor) -> int:
         there = counted(supervisor, "events", f"system.tables WHERE database = 'shop' AND name = '{TABLE}'")
         return counted(supervisor, "events", f"shop.{TABLE} FINAL") if there else 0
 
@@ -100,7 +100,7 @@ def test_topics_and_a_log_in_one_process(
         await_stage(supervisor, PipeStage.PAUSED, "cells")
         write(2)
         send(broker, records[:3])
-        until("the topic's rows", lambda: told(supervisor) > 0, supervisor)
+        until("the topic's rows", lambda: row_total(supervisor) > 0, supervisor)
         assert seen(supervisor) == 1
         supervisor.resume("cells")
         until("the held row", lambda: seen(supervisor) == 2, supervisor)
@@ -117,13 +117,13 @@ def test_topics_and_a_log_in_one_process(
         supervisor.skip("events", error.skippable)
         await_stage(supervisor, PipeStage.STREAMING, "events")
         expected = len(load_truth("mysql")[TABLE].rows)
-        until("all of the topic", lambda: told(supervisor) == expected, supervisor)
+        until("all of the topic", lambda: row_total(supervisor) == expected, supervisor)
         assert supervisor.pipe("cells").stage is PipeStage.STREAMING
     # Another process continues where this one ended.
     write(4)
     with Supervisor(load(file)) as supervisor:
         until("the last row", lambda: seen(supervisor) == 4, supervisor)
-        assert told(supervisor) == expected
+        assert row_total(supervisor) == expected
         holder = read_serving_process(tmp_path / "warehouse")
         assert holder is not None
         assert shown(CellSink.from_url(f"clickhouse://default@127.0.0.1:{holder.port}"), table) == selected(cql, table)

@@ -30,23 +30,20 @@ from headrace.service import pipe_runner as runner_module
 from headrace.service import supervisor as supervisor_module
 from headrace.service import verify_jobs
 from headrace.service.merge_tables import plan_merge_tables
-from headrace.service.pipe_groups import merge_history
-from headrace.service.process_stats import measure_usage
-from headrace.service.samples import SampleHistory
 from headrace.service.status import MetricSample, PipeStage, PipeStatus
-from headrace.service.status_collector import StatusCollector
-from headrace.service.supervisor import Supervisor, _shared_spark
+from headrace.service.status_collector import SampleHistory, StatusCollector, merge_history
+from headrace.service.supervisor import Supervisor, _shared_spark, measure_usage
 from headrace.settings.pipe_keys import TopicKeys
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import ProgressStore
 from headrace.spark.runtime.worker_logs import log_marked_line
 from headrace.spark.spark_runtime import SparkRuntime
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 
 PATIENCE_S = 20.0
 
 
-class Story:
+class Scenario:
     """The script of the runs of one pipe, and the record of its runs."""
 
     def __init__(self, *acts: Exception | str) -> None:
@@ -56,19 +53,19 @@ class Story:
         self.waited = ""
 
 
-class ToldPipe(Pipe):
+class ScriptedPipe(Pipe):
     """Raises, ends, or runs until it is stopped, as its script says; the last entry applies to all later runs."""
 
-    def __init__(self, story: Story, settings: PipeSettings, view: ProgressView) -> None:
+    def __init__(self, scenario: Scenario, settings: PipeSettings, view: ProgressView) -> None:
         super().__init__("sink", settings, view)
-        self._story = story
+        self._scenario = scenario
 
     def _run(self, directory: StateDirectory) -> None:
         assert directory.is_owned
-        story = self._story
-        act = story.acts[min(story.runs, len(story.acts) - 1)]
-        story.runs += 1
-        story.seen.append(current_wait().pipe)
+        scenario = self._scenario
+        act = scenario.acts[min(scenario.runs, len(scenario.acts) - 1)]
+        scenario.runs += 1
+        scenario.seen.append(current_wait().pipe)
         if isinstance(act, Exception):
             raise act
         self._view.tables({"shop.orders": "shop.orders"})
@@ -77,8 +74,8 @@ class ToldPipe(Pipe):
         if act == "end":
             return
         while not self._stop.wait(0.02):
-            if story.waited:
-                current_wait().note(story.waited)
+            if scenario.waited:
+                current_wait().note(scenario.waited)
             self._view.waiting(current_wait().current())
 
     @property
@@ -100,10 +97,10 @@ def configuration(state: Path, *pipes: tuple[str, tuple[str, ...]], disabled: tu
 
 
 @contextmanager
-def supervised(asked: Configuration, stories: dict[str, Story]) -> Iterator[Supervisor]:
+def supervised(asked: Configuration, scenarios: dict[str, Scenario]) -> Iterator[Supervisor]:
     @contextmanager
     def build(spec: PipeSpec, view: ProgressView, _: Runtime) -> Iterator[BuiltPipe]:
-        yield BuiltPipe(ToldPipe(stories[spec.name], spec.settings, view), lambda: False)
+        yield BuiltPipe(ScriptedPipe(scenarios[spec.name], spec.settings, view), lambda: False)
 
     with Supervisor(asked, build=build, runtime=SparkRuntime()) as supervisor:
         yield supervisor
@@ -115,8 +112,8 @@ def stage(supervisor: Supervisor, name: str) -> PipeStage:
 
 def test_a_definite_error_fails_one_pipe_and_leaves_the_others(tmp_path: Path) -> None:
     bad = DefiniteError("a column is too wide", place="table shop.orders", hint="widen it")
-    stories = {"good": Story("run"), "bad": Story(bad), "odd": Story(ZeroDivisionError("by nobody"))}
-    with supervised(configuration(tmp_path, ("good", ("good",)), ("bad", ("bad",)), ("odd", ("odd",))), stories) as supervisor:
+    scenarios = {"good": Scenario("run"), "bad": Scenario(bad), "odd": Scenario(ZeroDivisionError("by the test"))}
+    with supervised(configuration(tmp_path, ("good", ("good",)), ("bad", ("bad",)), ("odd", ("odd",))), scenarios) as supervisor:
         wait_until(lambda: stage(supervisor, "bad") is PipeStage.FAILED and stage(supervisor, "odd") is PipeStage.FAILED, PATIENCE_S)
         wait_until(lambda: stage(supervisor, "good") is PipeStage.STREAMING, PATIENCE_S)
         found = supervisor.pipe("bad")
@@ -128,23 +125,23 @@ def test_a_definite_error_fails_one_pipe_and_leaves_the_others(tmp_path: Path) -
         assert odd is not None
         assert "ZeroDivisionError" in odd.message
         time.sleep(0.2)
-        assert stories["bad"].runs == 1, "a definite error is not tried again"
+        assert scenarios["bad"].runs == 1, "a definite error is not tried again"
         assert "secret" not in str(supervisor.status().to_json())
         # A person has resumed it.
-        stories["bad"].acts.append("run")
+        scenarios["bad"].acts.append("run")
         supervisor.resume("bad")
         wait_until(lambda: stage(supervisor, "bad") is PipeStage.STREAMING, PATIENCE_S)
         assert supervisor.pipe("bad").error is None
         assert len(supervisor.pipe("bad").recent_errors) == 1
-        assert stories["good"].runs == 1
-        assert stories["good"].seen == ["good"], "log lines and wait states have the pipe's name"
+        assert scenarios["good"].runs == 1
+        assert scenarios["good"].seen == ["good"], "log lines and wait states have the pipe's name"
     assert stage(supervisor, "good") is PipeStage.STOPPED
 
 
 def test_the_event_that_a_pipe_halts_at_is_skipped_and_nothing_else(tmp_path: Path) -> None:
     poison = DefiniteError("no such date", place="table shop.orders", event="binlog.000001:120")
-    stories = {"good": Story("run"), "bad": Story(poison, "run")}
-    with supervised(configuration(tmp_path, ("good", ("good",)), ("bad", ("bad",))), stories) as supervisor:
+    scenarios = {"good": Scenario("run"), "bad": Scenario(poison, "run")}
+    with supervised(configuration(tmp_path, ("good", ("good",)), ("bad", ("bad",))), scenarios) as supervisor:
         wait_until(lambda: stage(supervisor, "bad") is PipeStage.FAILED and stage(supervisor, "good") is PipeStage.STREAMING, PATIENCE_S)
         error = supervisor.pipe("bad").error
         assert error is not None
@@ -157,28 +154,28 @@ def test_the_event_that_a_pipe_halts_at_is_skipped_and_nothing_else(tmp_path: Pa
         assert EventSkips(tmp_path / "bad").pending == {"binlog.000001:120"}
 
 
-def test_a_passing_error_is_tried_again_after_ever_longer_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transient_error_is_retried_after_growing_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "MAX_RETRY_WAIT_S", 0.4)
     away = TransientError("the server is away", place="db:3306")
-    stories = {"p": Story(away, away, away, away, "run")}
+    scenarios = {"p": Scenario(away, away, away, away, "run")}
     begun = time.monotonic()
-    with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
+    with supervised(configuration(tmp_path, ("p", ("p",))), scenarios) as supervisor:
         wait_until(lambda: stage(supervisor, "p") is PipeStage.RETRYING, PATIENCE_S)
         assert supervisor.pipe("p").error is not None
         wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING, PATIENCE_S)
         assert time.monotonic() - begun >= 0.05 + 0.1 + 0.2 + 0.4
         found = supervisor.pipe("p")
-        assert (found.retries, found.errors, stories["p"].runs) == (4, 4, 5)
-        stories["p"].waited = "the sink is away"
+        assert (found.retries, found.errors, scenarios["p"].runs) == (4, 4, 5)
+        scenarios["p"].waited = "the sink is away"
         wait_until(lambda: stage(supervisor, "p") is PipeStage.WAITING, PATIENCE_S)
         assert supervisor.pipe("p").waiting == "the sink is away"
 
 
 def test_resume_does_not_wait_for_the_next_try(tmp_path: Path) -> None:
-    stories = {"p": Story(TransientError("away"), "run")}
+    scenarios = {"p": Scenario(TransientError("away"), "run")}
     asked = configuration(tmp_path, ("p", ("p",)))
     asked = Configuration(asked.file, ProcessSettings(tmp_path, retry_seconds=3600), asked.pipes)
-    with supervised(asked, stories) as supervisor:
+    with supervised(asked, scenarios) as supervisor:
         wait_until(lambda: stage(supervisor, "p") is PipeStage.RETRYING, PATIENCE_S)
         assert supervisor.pipe("p").next_try > time.time() + 100
         supervisor.resume("p")
@@ -186,11 +183,11 @@ def test_resume_does_not_wait_for_the_next_try(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_is_set_back_does_not_delay_the_next_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stories = {"p": Story(TransientError("away"), "run")}
+    scenarios = {"p": Scenario(TransientError("away"), "run")}
     asked = configuration(tmp_path, ("p", ("p",)))
     asked = Configuration(asked.file, ProcessSettings(tmp_path, retry_seconds=1), asked.pipes)
     real = time.time
-    with supervised(asked, stories) as supervisor:
+    with supervised(asked, scenarios) as supervisor:
         wait_until(lambda: stage(supervisor, "p") is PipeStage.RETRYING, PATIENCE_S)
         monkeypatch.setattr(runner_module, "time", SimpleNamespace(time=lambda: real() - 3600, monotonic=time.monotonic))
         assert supervisor.pipe("p").next_try == pytest.approx(real() - 3600 + 1, abs=5), "the time follows the current clock"
@@ -199,29 +196,29 @@ def test_a_clock_that_is_set_back_does_not_delay_the_next_try(tmp_path: Path, mo
 
 def test_a_pause_outlives_the_process_and_a_stop_does_not(tmp_path: Path) -> None:
     asked = configuration(tmp_path, ("a", ("a",)), ("b", ("b",)))
-    stories = {"a": Story("run"), "b": Story("run")}
-    with supervised(asked, stories) as supervisor:
+    scenarios = {"a": Scenario("run"), "b": Scenario("run")}
+    with supervised(asked, scenarios) as supervisor:
         wait_until(lambda: all(stage(supervisor, name) is PipeStage.STREAMING for name in "ab"), PATIENCE_S)
         supervisor.pause("a")
         supervisor.stop("b")
         wait_until(lambda: stage(supervisor, "a") is PipeStage.PAUSED and stage(supervisor, "b") is PipeStage.STOPPED, PATIENCE_S)
         assert not StateDirectory(tmp_path / "a").is_owned
-    stories = {"a": Story("run"), "b": Story("run")}
-    with supervised(asked, stories) as supervisor:
+    scenarios = {"a": Scenario("run"), "b": Scenario("run")}
+    with supervised(asked, scenarios) as supervisor:
         wait_until(lambda: stage(supervisor, "b") is PipeStage.STREAMING, PATIENCE_S)
         assert stage(supervisor, "a") is PipeStage.PAUSED
-        assert stories["a"].runs == 0
+        assert scenarios["a"].runs == 0
         supervisor.resume("a")
         wait_until(lambda: stage(supervisor, "a") is PipeStage.STREAMING, PATIENCE_S)
-    stories = {"a": Story("run"), "b": Story("run")}
-    with supervised(asked, stories) as supervisor:
+    scenarios = {"a": Scenario("run"), "b": Scenario("run")}
+    with supervised(asked, scenarios) as supervisor:
         wait_until(lambda: stage(supervisor, "a") is PipeStage.STREAMING, PATIENCE_S)
 
 
 def test_a_pause_of_a_pipe_that_has_failed_stays_and_one_that_is_disabled_is_left_alone(tmp_path: Path) -> None:
-    stories = {"bad": Story(DefiniteError("wrong"), "run"), "off": Story("run")}
+    scenarios = {"bad": Scenario(DefiniteError("wrong"), "run"), "off": Scenario("run")}
     asked = configuration(tmp_path, ("bad", ("bad",)), ("off", ("off",)), disabled=("off",))
-    with supervised(asked, stories) as supervisor:
+    with supervised(asked, scenarios) as supervisor:
         wait_until(lambda: stage(supervisor, "bad") is PipeStage.FAILED, PATIENCE_S)
         supervisor.pause("bad")
         wait_until(lambda: stage(supervisor, "bad") is PipeStage.PAUSED, PATIENCE_S)
@@ -234,13 +231,13 @@ def test_a_pause_of_a_pipe_that_has_failed_stays_and_one_that_is_disabled_is_lef
         with pytest.raises(DefiniteError, match="no pipe 'other'") as caught:
             supervisor.pause("other")
         assert "bad, off" in caught.value.hint
-    assert stories["off"].runs == 0
+    assert scenarios["off"].runs == 0
     assert not (tmp_path / "off").exists()
 
 
 def test_parts_of_one_pipe_are_asked_together_or_singly_and_seen_as_one(tmp_path: Path) -> None:
-    stories = {"shop/east": Story("run"), "shop/west": Story(DefiniteError("wrong"), "run")}
-    with supervised(configuration(tmp_path, ("shop", ("shop/east", "shop/west"))), stories) as supervisor:
+    scenarios = {"shop/east": Scenario("run"), "shop/west": Scenario(DefiniteError("wrong"), "run")}
+    with supervised(configuration(tmp_path, ("shop", ("shop/east", "shop/west"))), scenarios) as supervisor:
         wait_until(lambda: stage(supervisor, "shop/east") is PipeStage.STREAMING, PATIENCE_S)
         wait_until(lambda: stage(supervisor, "shop/west") is PipeStage.FAILED, PATIENCE_S)
         whole = supervisor.pipe("shop")
@@ -257,36 +254,36 @@ def test_parts_of_one_pipe_are_asked_together_or_singly_and_seen_as_one(tmp_path
 
 
 def test_pipes_that_are_done_end_the_process_and_failures_show_in_how(tmp_path: Path) -> None:
-    stories = {"a": Story("end"), "b": Story(TransientError("away"), "end")}
-    with supervised(configuration(tmp_path, ("a", ("a",)), ("b", ("b",))), stories) as supervisor:
+    scenarios = {"a": Scenario("end"), "b": Scenario(TransientError("away"), "end")}
+    with supervised(configuration(tmp_path, ("a", ("a",)), ("b", ("b",))), scenarios) as supervisor:
         assert supervisor.wait()
         assert all(stage(supervisor, name) is PipeStage.STOPPED for name in "ab")
-    with supervised(configuration(tmp_path, ("a", ("a",))), {"a": Story(DefiniteError("wrong"))}) as supervisor:
+    with supervised(configuration(tmp_path, ("a", ("a",))), {"a": Scenario(DefiniteError("wrong"))}) as supervisor:
         assert not supervisor.wait()
-    with supervised(configuration(tmp_path, ("a", ("a",))), {"a": Story("run")}) as supervisor:
+    with supervised(configuration(tmp_path, ("a", ("a",))), {"a": Scenario("run")}) as supervisor:
         threading.Timer(0.3, supervisor.end).start()
         assert supervisor.wait()
 
 
-def test_a_pipe_that_is_asked_to_go_on_while_it_still_ends_goes_on(tmp_path: Path) -> None:
-    stories = {"p": Story("run")}
-    with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
+def test_a_resume_during_the_stop_takes_effect(tmp_path: Path) -> None:
+    scenarios = {"p": Scenario("run")}
+    with supervised(configuration(tmp_path, ("p", ("p",))), scenarios) as supervisor:
         for runs in range(1, 6):
             wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING, PATIENCE_S)
             supervisor.pause("p")
             supervisor.resume("p")
-            wait_until(lambda runs=runs: stories["p"].runs > runs, PATIENCE_S)  # type: ignore[misc]
+            wait_until(lambda runs=runs: scenarios["p"].runs > runs, PATIENCE_S)  # type: ignore[misc]
 
 
-def test_a_pipe_that_goes_on_while_its_sink_is_away_is_tried_again_after_a_wait(tmp_path: Path) -> None:
-    story, away, built = Story("run"), threading.Event(), []
+def test_a_pipe_resumed_during_a_sink_outage_is_retried_after_a_wait(tmp_path: Path) -> None:
+    scenario, away, built = Scenario("run"), threading.Event(), []
 
     @contextmanager
     def build(spec: PipeSpec, view: ProgressView, _: Runtime) -> Iterator[BuiltPipe]:
         built.append(time.monotonic())
         if away.is_set():
             raise TransientError("the sink is away", place="ch:8123")
-        yield BuiltPipe(ToldPipe(story, spec.settings, view), lambda: False)
+        yield BuiltPipe(ScriptedPipe(scenario, spec.settings, view), lambda: False)
 
     asked = configuration(tmp_path, ("p", ("p",)))
     asked = Configuration(asked.file, ProcessSettings(tmp_path, retry_seconds=0.2), asked.pipes)
@@ -306,8 +303,8 @@ def test_a_pipe_that_goes_on_while_its_sink_is_away_is_tried_again_after_a_wait(
 
 
 def test_waits_of_a_pipes_processes_are_reported_to_its_run(tmp_path: Path) -> None:
-    stories = {"p": Story("run")}
-    with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
+    scenarios = {"p": Scenario("run")}
+    with supervised(configuration(tmp_path, ("p", ("p",))), scenarios) as supervisor:
         wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING, PATIENCE_S)
         with use_wait_state(WaitState(pipe="p")):
             # A `verify` job, for example.
@@ -321,7 +318,7 @@ def test_a_comparison_ends_with_the_process_and_unexpected_errors_are_reported(t
 
     def compare(spec: PipeSpec, tables: Any) -> Iterator[Any]:
         if spec.name == "odd":
-            raise ZeroDivisionError("by nobody")
+            raise ZeroDivisionError("by the test")
         begun.set()
         while True:
             time.sleep(0.01)
@@ -329,9 +326,9 @@ def test_a_comparison_ends_with_the_process_and_unexpected_errors_are_reported(t
         yield tables
 
     monkeypatch.setattr(supervisor_module, "verify_pipe", compare)
-    stories = {"p": Story("run"), "odd": Story("run")}
-    with supervised(configuration(tmp_path, ("p", ("p",)), ("odd", ("odd",))), stories) as supervisor:
-        wait_until(lambda: all(stage(supervisor, name) is PipeStage.STREAMING for name in stories), PATIENCE_S)
+    scenarios = {"p": Scenario("run"), "odd": Scenario("run")}
+    with supervised(configuration(tmp_path, ("p", ("p",)), ("odd", ("odd",))), scenarios) as supervisor:
+        wait_until(lambda: all(stage(supervisor, name) is PipeStage.STREAMING for name in scenarios), PATIENCE_S)
         supervisor.verify("odd")
         wait_until(lambda: supervisor.pipe("odd").recent_errors, PATIENCE_S)
         assert "ZeroDivisionError" in supervisor.pipe("odd").recent_errors[0].message
@@ -348,15 +345,15 @@ def test_a_comparison_ends_with_the_process_and_unexpected_errors_are_reported(t
 
 
 def test_what_is_wrong_with_the_figures_of_one_pipe_leaves_the_others_theirs(tmp_path: Path) -> None:
-    stories = {"p": Story("run"), "q": Story("run")}
-    with supervised(configuration(tmp_path, ("p", ("p",)), ("q", ("q",))), stories) as supervisor:
-        wait_until(lambda: all(stage(supervisor, name) is PipeStage.STREAMING for name in stories), PATIENCE_S)
+    scenarios = {"p": Scenario("run"), "q": Scenario("run")}
+    with supervised(configuration(tmp_path, ("p", ("p",)), ("q", ("q",))), scenarios) as supervisor:
+        wait_until(lambda: all(stage(supervisor, name) is PipeStage.STREAMING for name in scenarios), PATIENCE_S)
         (tmp_path / "p" / "skips.jsonl").write_text("no JSON\n")
         known = len(supervisor.history("q"))
         wait_until(lambda: len(supervisor.history("q")) >= known + 3, PATIENCE_S)
 
 
-def test_merged_tables_keep_the_rows_of_all_sources_whatever_they_do() -> None:
+def test_merged_tables_keep_the_rows_of_all_sources() -> None:
     def part(name: str, *targets: str) -> Any:
         view = StatusCollector()
         view.tables({f"shop.{number}": target for number, target in enumerate(targets)})
@@ -370,9 +367,9 @@ def test_merged_tables_keep_the_rows_of_all_sources_whatever_they_do() -> None:
     assert plan_merge_tables("{source}_", [part("shop/east", "shop.other", "shop.east_"), part("shop/west", "")]) == {}
 
 
-def test_figures_of_a_pipe_go_on_over_its_runs(tmp_path: Path) -> None:
-    stories = {"p": Story("run")}
-    with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
+def test_pipe_metrics_continue_over_runs(tmp_path: Path) -> None:
+    scenarios = {"p": Scenario("run")}
+    with supervised(configuration(tmp_path, ("p", ("p",))), scenarios) as supervisor:
         wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING, PATIENCE_S)
         supervisor.stop("p")
         wait_until(lambda: stage(supervisor, "p") is PipeStage.STOPPED, PATIENCE_S)
@@ -384,7 +381,7 @@ def test_figures_of_a_pipe_go_on_over_its_runs(tmp_path: Path) -> None:
         assert (table.name, table.changes, table.last_change) == ("shop.orders", 14, 1.0)
 
 
-def test_usage_does_not_mind_what_processes_are_called() -> None:
+def test_process_names_do_not_affect_usage() -> None:
     # The kernel cuts names to 15 bytes, possibly within a character.
     code = "open('/proc/self/comm', 'wb').write('éééééééé'.encode()); print('named', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as named:
@@ -394,7 +391,7 @@ def test_usage_does_not_mind_what_processes_are_called() -> None:
         named.communicate(b"\n")
 
 
-def test_skips_are_read_back_whatever_the_events_held(tmp_path: Path) -> None:
+def test_skips_of_any_event_are_read_back(tmp_path: Path) -> None:
     skips = EventSkips(tmp_path)
     skips.record_skipped([{"place": "binlog.000001:120", "table": "shop.orders", "content": "one\u2028two\u0085three\udc80"}])
     assert skipped_events(tmp_path) == 1

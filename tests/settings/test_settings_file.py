@@ -21,10 +21,10 @@ from headrace.settings.foreign_names import REPLACEMENTS
 from headrace.settings.reference_page import BEGIN, END, PAGES, TABLES_PAGE, markdown
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
 from headrace.settings.settings_file import UserSettings, parse_set_flag, parse_setting, parse_settings, read_settings, split_list
-from headrace.settings.toml_writer import to_toml
+from headrace.settings.toml_text import to_toml
 from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, Deletes, MissingColumns, TableOptions, TargetEngine
-from headrace.sinks.kafka.messages.options import CHANGEABLE as TOPICS_CHANGEABLE
-from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat
+from headrace.sinks.kafka.options import CHANGEABLE as TOPICS_CHANGEABLE
+from headrace.sinks.kafka.options import KafkaOptions, MessageFormat
 from headrace.sources.debezium.events.options import VersionSource
 
 ORDERS, EVENTS = TableName("shop", "orders"), TableName("shop", "events")
@@ -113,7 +113,7 @@ def test_no_settings_are_the_defaults() -> None:
         ("auto.create.tables = true", "f.toml, line 1, auto", "there is no section 'auto.create.tables'"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(text: str, place: str, said: str) -> None:
+def test_invalid_lines_are_reported_with_their_number(text: str, place: str, said: str) -> None:
     with pytest.raises(DefiniteError) as caught:
         parse_settings(text, "f.toml")
     assert caught.value.place == place
@@ -121,7 +121,7 @@ def test_what_is_wrong_is_named_with_its_line(text: str, place: str, said: str) 
     assert said in str(caught.value).replace(f" (at {place})", "")
 
 
-def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+def test_a_missing_or_binary_file(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     for name in ("binary", "missing"):
         with pytest.raises(DefiniteError) as caught:
@@ -183,7 +183,7 @@ def test_every_field_can_be_written_and_read_back() -> None:
                 assert one.text, f"{settings.__name__}.{one.name} has no description: write a line under it"
 
 
-def test_what_may_change_is_a_setting() -> None:
+def test_changeable_options_are_settings() -> None:
     assert set(setting_fields(TableOptions)) | set(setting_fields(ClickHouseOptions)) >= CHANGEABLE
     assert not set(REPLACEMENTS) & (set(setting_fields(TableOptions)) | set(setting_fields(ClickHouseOptions)))
     assert set(setting_fields(KafkaOptions)) >= TOPICS_CHANGEABLE
@@ -217,7 +217,7 @@ def test_a_section_about_something_else_is_refused() -> None:
         chosen.check_sections(("kafka",), "no Kafka here")
 
 
-def test_topics_go_on_as_they_were_begun() -> None:
+def test_a_pipe_keeps_the_format_of_its_topics() -> None:
     state = PipeState("", "", "", {}, {}, 0, {"settings": {"kafka": {"format": "specific"}}})
     store_settings(state, {"kafka": {"format": "specific", "compression": "zstd", "properties": {"linger.ms": "5"}}}, "state")
     assert state.options["settings"]["kafka"]["compression"] == "zstd"
@@ -282,7 +282,7 @@ def test_changes_that_need_another_table_are_refused(before: dict[str, Any], aft
     assert state.options["settings"] == ({"sink": before} if before else {})
 
 
-def test_a_restart_goes_on_with_what_the_state_remembers(tmp_path: Path) -> None:
+def test_a_restart_resumes_with_the_stored_state(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path / "state")
     directory.save(_state(ORDERS, engine="history", deletes="ignore"))
     assert stored_settings(tmp_path / "state").sink.of(ORDERS).deletes is Deletes.IGNORE

@@ -24,11 +24,10 @@ from headrace.cql.tables import CqlTable
 from headrace.runtime.tasks import DeferringWriter
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.postimages.sink import PostimageSink
-from headrace.sinks.clickhouse.postimages.tables import qualified
+from headrace.sinks.clickhouse.postimages import PostimageSink, qualified
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.cql.options import ReplayOptions
-from headrace.sinks.kafka.messages.options import KafkaOptions
+from headrace.sinks.kafka.options import KafkaOptions
 from headrace.sinks.registry import SINK_CONNECTORS
 from testkit.generators.cql_blocks import log_block
 from testkit.oracles.cell_views import shown

@@ -16,9 +16,8 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink, open_sink
 from headrace.settings.settings_file import UserSettings, parse_set_flag, parse_settings
 from headrace.sinks.base import BatchCommit
-from headrace.sinks.producer import Producer
-from headrace.sinks.producer_address import is_producer
-from headrace.sinks.producer_sink import open_producer, parse_producer
+from headrace.sinks.producer import Producer, open_producer, parse_producer
+from headrace.sinks.producer_connector import is_producer
 from headrace.sinks.registry import is_same_sink, sink_connector
 from testkit.generators.kind_values import block_of_rows
 
@@ -30,29 +29,29 @@ from headrace.errors import TransientError
 class Good(headrace.Producer):
     ordered = False
     before_images = False
-    told = []
+    calls = []
 
     def __init__(self, path="", times=1, names=()):
         self.path, self.times, self.names = path, times, names
 
     def prepare(self, schemas):
-        self.told.append(("prepare", [str(schema.name) for schema in schemas]))
+        self.calls.append(("prepare", [str(schema.name) for schema in schemas]))
 
     def committed(self, written):
-        self.told.append(("committed", written.position))
+        self.calls.append(("committed", written.position))
 
     def open(self):
-        self.told.append(("open", self.path))
+        self.calls.append(("open", self.path))
 
     def write(self, block):
-        self.told.append(("write", block.rows))
+        self.calls.append(("write", block.rows))
         if self.times == 13:
             raise KeyError("thirteen")
         if self.times == 7:
             raise TransientError("later")
 
     def close(self):
-        self.told.append(("close", ""))
+        self.calls.append(("close", ""))
         if self.times == 13:
             raise ValueError("and this")
 
@@ -95,8 +94,8 @@ def test_a_class_by_its_name() -> None:
         writer.write(BLOCK)
         writer.close()
         sink.commit_batch(BatchCommit("binlog.1:4", 4))
-        told = sys.modules["own_sinks"].Good.told
-        assert told == [("prepare", ["shop.orders"]), ("open", "there"), ("write", 1), ("close", ""), ("committed", "binlog.1:4")]
+        calls = sys.modules["own_sinks"].Good.calls
+        assert calls == [("prepare", ["shop.orders"]), ("open", "there"), ("write", 1), ("close", ""), ("committed", "binlog.1:4")]
     assert "there" not in repr(sink)
     assert headrace.Producer is Producer
 
@@ -122,7 +121,7 @@ def test_what_is_wrong_with_a_class(address: str, settings: dict[str, object], m
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_a_producer_raises() -> None:
+def test_errors_of_a_producer() -> None:
     writer = parse_producer("class:own_sinks:Good", {"times": 13})
     with open_producer("class:own_sinks:Good", {"times": 13}) as (sink, _):
         written = sink.writer()

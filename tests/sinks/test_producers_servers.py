@@ -16,7 +16,7 @@ import pytest
 
 from headrace import cli
 from headrace.demo.private_server import PrivateServer
-from headrace.sinks.producer_sink import ProducerSink
+from headrace.sinks.producer import ProducerSink
 from headrace.sources.mysql.rows import row_decoder
 from testkit.documents.documents import DOCS
 from testkit.generators.workload import TABLES, Workload, run_transaction

@@ -31,7 +31,7 @@ from headrace.model.version import pack_version
 from headrace.sinks.base import BatchCommit, Sink
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.kafka.messages.options import KafkaOptions
+from headrace.sinks.kafka.options import KafkaOptions
 from headrace.sinks.registry import SINK_CONNECTORS
 from headrace.sinks.schema_changes import Step
 from testkit.generators.kind_values import block_of_rows

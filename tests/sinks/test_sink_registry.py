@@ -29,7 +29,7 @@ registry.SINK_CONNECTORS = (*registry.SINK_CONNECTORS, parquet)
 registry._BY_PRECEDENCE = (*registry._BY_PRECEDENCE, parquet)
 
 from headrace.config import load as load_file
-from headrace.config.output.json_schema import build_schema
+from headrace.config.generated_files import build_schema
 from headrace.errors import HeadraceError
 from headrace.pipes.state.pipe_state import PipeState
 from headrace.pipes.state.stored_settings import store_settings
@@ -105,4 +105,4 @@ def test_no_other_package_imports_a_sink_to_know_its_kind() -> None:
         for path in source.rglob("*.py")
         if f"headrace.sinks.{name}" in path.read_text() and source / "sinks" / name not in path.parents
     }
-    assert users == {"sinks/registry.py", "cli/replicate.py", "cli/tail.py", "cli/signals.py", "pipes/commands/mysql_tail.py"}
+    assert users == {"sinks/registry.py", "cli/replicate.py", "cli/tail.py", "pipes/commands/mysql_tail.py"}

@@ -32,11 +32,10 @@ from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory, MySQLSource
 from headrace.sources.mysql.split_reader import MySQLReader
-from headrace.sources.scylla.generations import LogStart, oldest
+from headrace.sources.scylla.generations import LogStart, ServerCatalog, oldest
 from headrace.sources.scylla.log_tables import log_name
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
-from headrace.sources.scylla.source import ScyllaSource
-from headrace.sources.scylla.stream_catalog import ServerCatalog
+from headrace.sources.scylla.window_planner import ScyllaSource
 from headrace.sources.scylla.window_reader import LogReader, TableLog
 from headrace.sources.splits import decode_split, encode_split
 from testkit.oracles.binlogs import images_of, open_logbook

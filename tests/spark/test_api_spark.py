@@ -188,7 +188,7 @@ def str_place(book: Logbook) -> str:
     return f"{place.file}:{place.offset}"
 
 
-def test_changes_pair_what_was_with_what_is(book: Logbook, stream: Callable[..., Query]) -> None:
+def test_changes_pair_row_images(book: Logbook, stream: Callable[..., Query]) -> None:
     book.run("CREATE TABLE pairs (id INT, part INT, v VARCHAR(20), PRIMARY KEY (id, part))")
     query = stream("pairs", startingPosition=str_place(book))
     began = datetime.now(UTC)

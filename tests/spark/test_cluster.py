@@ -18,7 +18,7 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from testkit.generators.workload import KEYS, TABLES, Workload
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.oracles.both_ends import assert_equal, log_end, sink_client
 from testkit.pipelines.pipeline import Pipeline, Run
 from testkit.servers.accounts import Account, create_replica_account
@@ -107,7 +107,7 @@ def test_tasks_run_on_a_cluster(mysql_server: PrivateServer, tmp_path: Path) -> 
 
 @pytest.mark.slow(because="test_tasks_run_on_a_cluster; test_one_kill kills pipes on one machine")
 @pytest.mark.timeout(900)
-def test_executors_are_killed_and_nothing_is_lost(mysql_server: PrivateServer, tmp_path: Path) -> None:
+def test_killed_executors_lose_no_row(mysql_server: PrivateServer, tmp_path: Path) -> None:
     server, database = mysql_server, "clustered"
     account = create_database(server, database)
     workload = Workload(server, database, 7, pause_s=0.05)

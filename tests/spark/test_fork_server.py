@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from headrace.spark.runtime.fork_server import RUNNER, ForkServer, python_script
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 
 PATIENCE_S = 60.0
 
@@ -77,7 +77,7 @@ def test_a_fork_takes_the_place_of_what_spark_started(forks: tuple[Path, ForkSer
 
 
 @pytest.mark.parametrize("victim", ["shell", "fork"])
-def test_neither_outlives_the_other(forks: tuple[Path, ForkServer], tmp_path: Path, victim: str) -> None:
+def test_shell_and_fork_end_together(forks: tuple[Path, ForkServer], tmp_path: Path, victim: str) -> None:
     script, _ = forks
     with asked(script, tmp_path) as (shell, _, pid):
         os.kill(shell.pid if victim == "shell" else pid, signal.SIGKILL)

@@ -14,10 +14,8 @@ from pyspark import SparkContext
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.retry import WaitState, use_wait_state
-from headrace.spark.session import session_provider
-from headrace.spark.session.session_provider import SharedSessionProvider
-
-HERE = {"spark_log": False, "preload": (), "more": None}
+from headrace.spark import spark_runtime
+from headrace.spark.spark_runtime import SharedSessionProvider
 
 
 class _Forks:
@@ -47,8 +45,8 @@ class _Starts:
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SharedSessionProvider:
-    monkeypatch.setattr(session_provider, "ForkServer", _Forks)
-    monkeypatch.setattr(session_provider, "warm_workers", lambda _: None)
+    monkeypatch.setattr(spark_runtime, "ForkServer", _Forks)
+    monkeypatch.setattr(spark_runtime, "warm_workers", lambda _: None)
     monkeypatch.setattr(SparkContext, "_gateway", None)
     return SharedSessionProvider("local[1]", tmp_path)
 
@@ -62,11 +60,10 @@ def test_a_java_process_that_goes_while_it_starts_is_not_taken_for_the_next(
     shared: SharedSessionProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts = _Starts(Py4JNetworkError("it was killed"), _session())
-    monkeypatch.setattr(session_provider, "start_session", starts)
-    with pytest.raises(TransientError, match="has ended"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
-        pass
-    with shared.session("", Path(), **HERE) as session:  # type: ignore[arg-type]
-        assert session == "a session"
+    monkeypatch.setattr(spark_runtime, "start_session", starts)
+    with pytest.raises(TransientError, match="has ended"):
+        shared.session(())
+    assert shared.session(()) == "a session"
     assert starts.gateways == [None, None]
 
 
@@ -83,31 +80,28 @@ class _Refused(Py4JJavaError):
 
 def test_settings_that_spark_refuses_are_named_and_not_tried_again(shared: SharedSessionProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = _Starts(_Refused("spark.driver.memory must be a size, not lots"), _session())
-    monkeypatch.setattr(session_provider, "start_session", starts)
-    with pytest.raises(DefiniteError, match="must be a size, not lots"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
-        pass
-    with shared.session("", Path(), **HERE):  # type: ignore[arg-type]
-        pass
+    monkeypatch.setattr(spark_runtime, "start_session", starts)
+    with pytest.raises(DefiniteError, match="must be a size, not lots"):
+        shared.session(())
+    shared.session(())
     assert starts.gateways == [None, None]
 
 
 def test_what_started_once_and_does_not_now_is_tried_again(shared: SharedSessionProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = _Starts(DefiniteError("no Java"), _session(), DefiniteError("out of memory"), _session())
-    monkeypatch.setattr(session_provider, "start_session", starts)
-    with pytest.raises(DefiniteError, match="no Java"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
-        pass
-    with shared.session("", Path(), **HERE):  # type: ignore[arg-type]
-        pass
-    with pytest.raises(TransientError, match="out of memory"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
-        pass
-    with shared.session("", Path(), **HERE) as session:  # type: ignore[arg-type]
-        assert session == "a session"
+    monkeypatch.setattr(spark_runtime, "start_session", starts)
+    with pytest.raises(DefiniteError, match="no Java"):
+        shared.session(())
+    shared.session(())
+    with pytest.raises(TransientError, match="out of memory"):
+        shared.session(())
+    assert shared.session(()) == "a session"
 
 
-def test_who_is_asked_to_end_does_not_wait_until_another_has_started_it(shared: SharedSessionProvider) -> None:
+def test_a_terminating_pipe_does_not_wait_for_another_start(shared: SharedSessionProvider) -> None:
     shared._lock.acquire()
-    with use_wait_state(WaitState(ending=True)), pytest.raises(TransientError, match="asked to end"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
-        pass
+    with use_wait_state(WaitState(ending=True)), pytest.raises(TransientError, match="asked to end"):
+        shared.session(())
     shared._lock.release()
 
 

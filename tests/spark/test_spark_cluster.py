@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import pyarrow as pa
 import pytest
 
 from headrace.cli.flags import parse_spark_settings
@@ -21,29 +20,29 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.factory import check_reach
 from headrace.pipes.spec import PipeSpec
 from headrace.retry import WaitState, use_wait_state
-from headrace.runtime.error_transport import serialize_errors
-from headrace.runtime.reports import Report, SplitDone, decode_reports, encode_reports
+from headrace.runtime.reports import Report, SplitDone, checked_reports, serialize_errors
 from headrace.settings.pipe_settings import PipeSettings
-from headrace.spark.runtime import remote_tasks
+from headrace.spark.runtime import worker_logs
 from headrace.spark.runtime.cluster import (
     HeadraceSparkSettings,
     ShipMode,
+    await_executors,
     choose_executor_python,
     cluster_settings,
     driver_host,
     effective_master,
+    explain_executor_error,
     find_local_address,
     is_local,
     is_remote_master,
     java_bind_address,
 )
-from headrace.spark.runtime.executors import await_executors, explain_executor_error
-from headrace.spark.runtime.remote_tasks import RemoteTask
+from headrace.spark.runtime.micro_batch import RemoteTask
 from headrace.spark.session.dependency_archive import SHIPPED_KERNELS, _required_distributions, build_archives
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 
 
-def test_where_tasks_run() -> None:
+def test_task_placement() -> None:
     assert [is_local(master) for master in ("local", "local[2]", "local[*]", "local[2,4]")] == [True] * 4
     assert [is_local(master) for master in ("spark://h:7077", "yarn", "k8s://https://h", "local-cluster[2,1,512]")] == [False] * 4
     assert effective_master("local[2]", {"spark.master": "spark://h:7077"}) == "spark://h:7077"
@@ -74,9 +73,9 @@ def test_the_driver_is_where_the_master_sees_it(monkeypatch: pytest.MonkeyPatch)
         remedied.setenv("SPARK_LOCAL_IP", "127.0.0.3")
         assert driver_host("yarn", {}) == "127.0.0.3"
     # A disconnected executor ends (40 s) before its tasks run elsewhere (120 s), so that no task runs twice at once.
-    told = cluster_settings("spark://127.0.0.1:7077", {})
-    assert int(told["spark.executor.heartbeat.maxFailures"]) * 10 < 120
-    assert (told["spark.speculation"], told["spark.task.maxFailures"]) == ("false", "4")
+    defaults = cluster_settings("spark://127.0.0.1:7077", {})
+    assert int(defaults["spark.executor.heartbeat.maxFailures"]) * 10 < 120
+    assert (defaults["spark.speculation"], defaults["spark.task.maxFailures"]) == ("false", "4")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +151,7 @@ def test_what_is_sent_is_named_after_its_content(tmp_path: Path) -> None:
     assert all(word.startswith(str(tmp_path / "there")) for word in ran.stdout.split())
 
 
-def test_what_tasks_need_is_found() -> None:
+def test_required_distributions_of_tasks() -> None:
     needed = _required_distributions("headrace")
     assert {"numba", "numpy", "pyarrow", "pandas", "clickhouse-connect", "pymysql", "authlib", "scylla-driver"} <= needed
     assert not {"chdb", "pyspark", "pytest", "ruff"} & needed
@@ -188,16 +187,16 @@ class Job:
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        del batches
+    def __call__(self, splits: Iterable[str]) -> Iterator[Report]:
+        del splits
         with serialize_errors():
             logging.getLogger("headrace").warning("a task says something")
             if self.error is not None:
                 raise self.error
-        yield encode_reports([SplitDone("well")])
+        yield SplitDone("well")
 
 
-def test_who_is_asked_to_end_does_not_wait_for_executors() -> None:
+def test_a_terminating_pipe_does_not_wait_for_executors() -> None:
     tracker = SimpleNamespace(getExecutorInfos=lambda: ["the driver's own"])
     java = SimpleNamespace(sc=lambda: SimpleNamespace(statusTracker=lambda: tracker))
     session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=java, master="spark://h:7077"))
@@ -206,13 +205,13 @@ def test_who_is_asked_to_end_does_not_wait_for_executors() -> None:
 
 
 def reports_of(*jobs: RemoteTask) -> list[Report]:
-    return decode_reports(row for job in jobs for batch in job([]) for row in batch.column(0).to_pylist())
+    return checked_reports(report for job in jobs for report in job([]))
 
 
 def test_errors_come_back_as_reports_and_log_lines_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
-    monkeypatch.setattr(remote_tasks, "log_marked_line", heard.append)
-    line = remote_tasks._listening("0.0.0.0", "127.0.0.1")
+    monkeypatch.setattr(worker_logs, "log_marked_line", heard.append)
+    line = worker_logs.receive_log_lines("0.0.0.0", "127.0.0.1")
     well, passing, lasting = Job(), Job(TransientError("away")), Job(DefiniteError("wrong", place="here", hint="that"))
     assert reports_of(RemoteTask(well, line)) == [SplitDone("well")]
     with pytest.raises(TransientError, match="away"):
@@ -223,10 +222,10 @@ def test_errors_come_back_as_reports_and_log_lines_while_it_runs(monkeypatch: py
     wait_until(lambda: len(heard) >= 6, 10)
     assert heard == ["headrace-log WARNING / a task says something\n"] * 6
     # A line with a wrong key is ignored.
-    reports_of(RemoteTask(well, remote_tasks.LogLine(line.host, line.port, "guessed")))
+    reports_of(RemoteTask(well, worker_logs.LogLine(line.host, line.port, "guessed")))
     time.sleep(0.2)
     assert len(heard) == 6
     # An unreachable driver does not fail the task.
-    assert len(reports_of(RemoteTask(well, remote_tasks.LogLine("127.0.0.1", 1, "")))) == 1
+    assert len(reports_of(RemoteTask(well, worker_logs.LogLine("127.0.0.1", 1, "")))) == 1
     for handler in logging.getLogger("headrace").handlers:
         handler.close()

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.spark.frames.change_rows import frame_type, pair_images, truncation
-from headrace.spark.frames.column_types import spark_type, to_spark
+from headrace.spark.frames.table_frame import frame_type, pair_images, spark_type, to_spark, truncation
 from testkit.generators.kind_values import block_of_rows
 
 SCHEMA = TableSchema(TableName("shop", "t"), (Column("id", Kind.INT32, False), Column("big", Kind.UINT64)), ("id",))

@@ -7,7 +7,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.runtime.error_transport import encode_error
+from headrace.runtime.reports import encode_error
 from headrace.spark.runtime.java_process import SparkLost
 from headrace.spark.runtime.micro_batch import is_java_process_gone, translate_spark_error
 
@@ -32,11 +32,11 @@ def unreadable_type() -> PySparkRuntimeError:
         RuntimeError("Python worker exited unexpectedly (crashed)"),
     ],
 )
-def test_a_process_that_is_gone_is_a_passing_error(error: Exception) -> None:
+def test_an_ended_process_is_a_transient_error(error: Exception) -> None:
     assert isinstance(translate_spark_error(error), SparkLost)
 
 
-def test_what_is_wrong_itself_stays_definite() -> None:
+def test_spark_errors_without_a_lost_java_are_definite() -> None:
     alone = PySparkRuntimeError(errorClass="CANNOT_PARSE_DATATYPE", messageParameters={"msg": "no such type"})
     assert not is_java_process_gone(alone)
     assert isinstance(translate_spark_error(alone), DefiniteError)

@@ -77,7 +77,7 @@ def test_a_low_soft_limit_is_raised(tmp_path: Path) -> None:
     assert "STARTED" in said(tmp_path, "start()", limits="ulimit -Sn 100;")
 
 
-def test_there_is_no_java(tmp_path: Path) -> None:
+def test_no_java_is_installed(tmp_path: Path) -> None:
     text = said(tmp_path, "start()", environment={"JAVA_HOME": str(tmp_path)})
     assert f"DefiniteError Spark cannot start: there is no Java ({tmp_path}/bin/java)" in text
     assert "remedy: install a Java 17 runtime" in text
@@ -136,7 +136,7 @@ def test_it_is_slow(tmp_path: Path) -> None:
     assert "STARTED" in text
 
 
-def test_it_never_comes(tmp_path: Path) -> None:
+def test_java_never_starts(tmp_path: Path) -> None:
     # Until Java is killed, which may happen between the search for it and the signal.
     stop = (
         "def stop():\n    with contextlib.suppress(ProcessLookupError):\n        while True:\n            os.kill(java(), signal.SIGSTOP)\n"

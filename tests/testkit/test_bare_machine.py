@@ -51,8 +51,8 @@ def test_files_and_programs_that_the_output_names() -> None:
 
 
 def test_programs_that_are_not_found_are_recorded(tmp_path: Path) -> None:
-    """The witness records missing programs of `shutil.which` and of started processes, and changes no result."""
-    (tmp_path / "sitecustomize.py").write_bytes(bare_machine.WITNESS.read_bytes())
+    """The recorder reports missing programs of `shutil.which` and of started processes, and changes no result."""
+    (tmp_path / "sitecustomize.py").write_bytes(bare_machine.RECORDER.read_bytes())
     log = tmp_path / "misses"
     script = """
 import shutil, subprocess
@@ -63,7 +63,7 @@ try:
 except FileNotFoundError as error:
     assert error.filename == "no-such-program"
 """
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HEADRACE_COMMAND_WITNESS": str(log), "PYTEST_CURRENT_TEST": "a.py::b (call)"}
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HEADRACE_MISSES": str(log), "PYTEST_CURRENT_TEST": "a.py::b (call)"}
     subprocess.run([sys.executable, "-c", script], check=True, env=environment)
     misses = [json.loads(line) for line in log.read_text().splitlines()]
     assert misses == [{"program": "no-such-shell", "by": "a.py::b"}, {"program": "no-such-program", "by": "a.py::b"}]

@@ -56,7 +56,7 @@ def test_logs_whole_rows_with_metadata(server: PrivateServer) -> None:
     assert fetch_all(server, sql) == [(1, "ROW", "FULL", "FULL", 1, "127.0.0.1", server.port)]
 
 
-def test_is_the_flavour_and_version_it_says(server: PrivateServer) -> None:
+def test_the_server_has_the_stated_flavour_and_version(server: PrivateServer) -> None:
     [(version,)] = fetch_all(server, "SELECT VERSION()")
     assert version.startswith({"mariadb": "10.11.", "mysql": "9."}[server.flavour])
     assert version.removesuffix("-log") == server.program.version

@@ -14,14 +14,13 @@ import pytest
 
 from headrace.sinks.registry import SINK_CONNECTORS
 from testkit.pipelines.pipeline import Finished, Pipeline
-from testkit.soak.checking import Comparison
-from testkit.soak.judging import Outcome, fitted, growths, judge
+from testkit.soak.criteria import Comparison, Outcome, fitted, growths, judge
 from testkit.soak.kill_peers import KillPeers
 from testkit.soak.kill_routes import ROUTES, KillRoute
 from testkit.soak.kills import Kill, KillOutcome, KillRounds, render_kills
+from testkit.soak.monitors import ProcessSample, Sample
 from testkit.soak.proxy import Fault, Proxy
 from testkit.soak.report import BEGIN, END, KILLS_BEGIN, KILLS_END, update
-from testkit.soak.sampling import ProcessSample, Sample
 
 
 @pytest.fixture
@@ -158,7 +157,7 @@ def test_memory_that_wobbles_is_flat_and_memory_that_rises_is_not() -> None:
     assert round(growths(sampled(rising))[0].per_hour) == 216
 
 
-def test_a_verdict_is_equal_whatever_its_filters_exclude() -> None:
+def test_filtered_rows_do_not_affect_a_verdict() -> None:
     for verdict in ("3 tables, 9 rows, 0 differences", "3 tables, 9 rows, 0 differences; filters exclude 5 source rows"):
         assert Comparison("mysql", verdict, 0).is_equal
     assert not Comparison("mysql", "3 tables, 9 rows, 10 differences; filters exclude 0 source rows", 0).is_equal

@@ -20,10 +20,8 @@ from headrace.settings.settings_file import UserSettings, parse_set_flag, parse_
 from headrace.transforms.alteration import reread_reason, transform_alteration
 from headrace.transforms.block_transform import BlockTransformer, filtered
 from headrace.transforms.expressions import parse
-from headrace.transforms.name_checks import find_name_conflicts
-from headrace.transforms.options import TransformOptions, Transforms
-from headrace.transforms.salts import Salts
-from headrace.transforms.transform_plan import plan_transform
+from headrace.transforms.options import Salts, TransformOptions, Transforms
+from headrace.transforms.transform_plan import find_name_conflicts, plan_transform
 from testkit.generators.kind_values import block_of_rows
 
 NAME = TableName("shop", "people")
@@ -119,7 +117,7 @@ def test_which_columns_an_expression_names() -> None:
 # -- tables
 
 
-def test_a_table_through_all_of_it() -> None:
+def test_one_table_through_all_transforms() -> None:
     choices = chosen(
         filter="state <> 'gone'",
         computed={"day": "CAST(seen AS DATE)", "total": "total * 2", "label": "concat(state, '!')", "rich": "total > 5"},
@@ -190,7 +188,7 @@ def test_a_key_that_is_only_an_index_stays_too() -> None:
     assert plan_transform(chosen(rename={"big": "large"}), keyless).schema.row_key == ("large",)
 
 
-def test_names_that_are_about_nothing() -> None:
+def test_unknown_names_are_rejected() -> None:
     fields = (("mask", (("e_mail", "email"), ("email", "email"))), ("drop", ("secret_*",)))
     found = find_name_conflicts(Transforms((("shop.people", fields), ("shop.persons", ()), ("crm.*", ()))), [PEOPLE])
     assert [(one.message, one.hint, one.is_sure) for one in found] == [
@@ -335,8 +333,8 @@ def altered(after: TableSchema, altered_columns: dict[str, tuple[str | None, Any
     return Alteration(PEOPLE, after, made)
 
 
-def seen(choices: TransformOptions, told: Alteration) -> dict[str, AlteredColumn]:
-    found = transform_alteration(told, plan_transform(choices, told.before), plan_transform(choices, told.after))
+def seen(choices: TransformOptions, change: Alteration) -> dict[str, AlteredColumn]:
+    found = transform_alteration(change, plan_transform(choices, change.before), plan_transform(choices, change.after))
     return {altered_column.column.name: altered_column for altered_column in found.altered_columns}
 
 
@@ -375,21 +373,21 @@ def test_alterations_as_the_sink_sees_them() -> None:
 def test_a_renamed_column_is_not_laid_bare() -> None:
     renamed = with_column("email", replace(PEOPLE.column("email"), name="mail"))
     renamed = replace(renamed, indexes=())
-    told = altered(renamed, {"mail": ("email", Unchanged())})
+    change = altered(renamed, {"mail": ("email", Unchanged())})
     for choices in (chosen(mask={"email": "null"}), chosen(hash={"email": "md5"}), chosen(drop=("e*",))):
         with pytest.raises(DefiniteError, match=r"email of shop\.people is called mail now"):
-            seen(choices, told)
+            seen(choices, change)
     with pytest.raises(DefiniteError, match="names email"):
-        seen(chosen(filter="email IS NOT NULL"), told)
-    assert seen(chosen(mask={"total": "null"}), told)["mail"].origin == "email"
-    assert "huge" not in seen(chosen(drop=("*mail", "huge")), told)
+        seen(chosen(filter="email IS NOT NULL"), change)
+    assert seen(chosen(mask={"total": "null"}), change)["mail"].origin == "email"
+    assert "huge" not in seen(chosen(drop=("*mail", "huge")), change)
 
 
 def test_an_alteration_that_may_move_rows_across_the_filter() -> None:
     choices = chosen(filter="email LIKE 'a%'")
 
-    def reason(told: Alteration) -> str:
-        return reread_reason(told, plan_transform(choices, told.before), plan_transform(choices, told.after))
+    def reason(change: Alteration) -> str:
+        return reread_reason(change, plan_transform(choices, change.before), plan_transform(choices, change.after))
 
     assert reason(altered(with_column("total", replace(PEOPLE.column("total"), scale=3)))) == ""
     longer = with_column("email", replace(PEOPLE.column("email"), source_type="varchar(400)"))

@@ -19,7 +19,7 @@ from headrace.demo.private_server import PrivateServer
 from testkit.documents.documents import DOCS
 from testkit.generators.workload import Workload, run_transaction
 from testkit.oracles.binlogs import Logbook, open_logbook
-from testkit.oracles.folding import fold, read_sent
+from testkit.oracles.topic_rows import fold, read_sent
 from testkit.pipelines.local_pipeline import without_spark
 from testkit.servers.broker import PrivateBroker
 
@@ -33,7 +33,7 @@ drop = ["changed"]
 computed = { whole = "CAST(floor(balance) AS INT)" }
 """
 COLUMNS = ("id", "owner", "balance", "whole")
-WITNESS = "SELECT LOWER(SHA2(id, 256)), owner, balance, FLOOR(balance) FROM accounts WHERE FLOOR(balance) % 2 = 0 ORDER BY 1"
+SOURCE_QUERY = "SELECT LOWER(SHA2(id, 256)), owner, balance, FLOOR(balance) FROM accounts WHERE FLOOR(balance) % 2 = 0 ORDER BY 1"
 Rows = list[tuple[str, ...]]
 
 
@@ -68,7 +68,7 @@ def texts(rows: Any) -> Rows:
 
 
 def expected(book: Logbook) -> Rows:
-    rows = [tuple(map(str, row)) for row in book.fetch(WITNESS)]
+    rows = [tuple(map(str, row)) for row in book.fetch(SOURCE_QUERY)]
     assert len(rows) > 100
     return rows
 
@@ -84,10 +84,10 @@ def test_in_kafka(book: Logbook, broker: PrivateBroker, tmp_path: Path) -> None:
 def test_on_the_standard_output(book: Logbook, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     printed: list[dict[str, Any]] = []
     replicate(book, "stdout:", tmp_path, then=lambda: printed.extend(map(json.loads, capfd.readouterr().out.splitlines())))
-    told = [line for line in printed if line["table"] == "accounts"]
-    assert {line["op"] for line in told} == {"snapshot", "insert", "update", "delete"}
+    account_lines = [line for line in printed if line["table"] == "accounts"]
+    assert {line["op"] for line in account_lines} == {"snapshot", "insert", "update", "delete"}
     rows: dict[str, dict[str, Any]] = {}
-    for line in told:
+    for line in account_lines:
         if line["before"] is not None:
             assert rows.pop(line["before"]["id"]) == line["before"]
         if line["after"] is not None:

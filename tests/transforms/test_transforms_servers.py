@@ -61,7 +61,7 @@ label = "upper(status) || '-' || coalesce(kinds, 'none')"
 long_work = "worked > INTERVAL '30 hours'"
 secret_length = "octet_length(secret)"
 """
-WITNESS = """
+SOURCE_QUERY = """
     SELECT LOWER(SHA2(CONCAT('pepper', id), 256)), region, status, total, LOWER(SHA2(CONCAT('pepper', note), 256)),
         IF(email LIKE '_%@%', CONCAT(LEFT(email, 1), '***@', SUBSTRING_INDEX(email, '@', -1)), IF(email IS NULL, NULL, '***')),
         created, worked, kinds, exact,
@@ -88,8 +88,8 @@ def plain(value: Any) -> Any:
     return text if text is None else str(text)
 
 
-def witness(book: Logbook, table: str) -> Counter[Any]:
-    return Counter(tuple(map(plain, row)) for row in book.fetch(WITNESS.format(table=table)))
+def expected(book: Logbook, table: str) -> Counter[Any]:
+    return Counter(tuple(map(plain, row)) for row in book.fetch(SOURCE_QUERY.format(table=table)))
 
 
 def shown(client: Client, book: Logbook, table: str) -> Counter[Any]:
@@ -154,7 +154,7 @@ class Traffic:
 
 def assert_same(client: Client, book: Logbook) -> None:
     for table in TABLES:
-        source, target = witness(book, table), shown(client, book, table)
+        source, target = expected(book, table), shown(client, book, table)
         assert source == target, f"{table}: missing {source - target}, extra {target - source}"
         assert source
 
@@ -199,7 +199,7 @@ def test_the_sink_shows_what_the_sources_own_select_shows(
     monkeypatch.setattr(regions, "_HASHED_ROWS", 40)
     verdicts = {result.schema.name.table: result for result in compared(book, pipe, settings_for(book))}
     assert {name: result.verdict for name, result in verdicts.items()} == dict.fromkeys(TABLES, Verdict.EQUAL)
-    assert {name: result.comparison.rows for name, result in verdicts.items()} == {name: witness(book, name).total() for name in TABLES}
+    assert {name: result.comparison.rows for name, result in verdicts.items()} == {name: expected(book, name).total() for name in TABLES}
     # Every part of a hashed key reads the excluded rows; they count once.
     excluded = {name: count(book, name, "(status <> 'gone' AND (total > 50 OR note IS NULL)) IS NOT TRUE") for name in TABLES}
     assert {name: result.excluded for name, result in verdicts.items()} == excluded
@@ -261,7 +261,7 @@ def test_tables_are_cut_by_the_sources_own_key(book: Logbook, clickhouse: Embedd
         assert client.query(f"SELECT count(), uniqExact(*) FROM `{book.database}`.{table}").result_rows == [(2000, 2000)]
 
 
-def test_settings_of_tables_that_are_there(
+def test_settings_of_existing_tables(
     book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book.run("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), rank_no INT)", "INSERT INTO t VALUES (1, 'ann', 1), (2, 'bob', 2)")

@@ -77,7 +77,7 @@ def test_missing_extra_and_different() -> None:
     )
 
 
-def test_a_row_that_is_there_twice_is_extra() -> None:
+def test_a_duplicate_row_is_extra() -> None:
     row = ("x", 1, 1, "p")
     assert compare(SCHEMA, table(row), table(row, row)).differences == (Difference((1, "x"), "extra"),)
     assert compare(SCHEMA, table(row, row), table(row)).differences == (Difference((1, "x"), "missing"),)

@@ -28,6 +28,7 @@ from headrace.transforms.options import Transforms
 from headrace.verify.result import TableResult, Verdict
 from headrace.verify.scylla.verifier import pipe_position_of, verify_logged
 from headrace.verify.watermark import PipePosition, Watermark
+from testkit.generators.cql_blocks import write
 
 COLUMNS = """p int, q text, c varint, d timeuuid, s text static, b blob, dc decimal, du duration, i inet, ts timestamp, t time, dt date,
  f float, u uuid, bo boolean, m map<text, int>, st set<uuid>, l list<double>, ut ut, fm frozen<map<int, frozen<list<text>>>>,
@@ -66,13 +67,8 @@ def _fill(cql: CqlSession, keyspace: str) -> None:
 
 def _copy(cql: CqlSession, sink: CellSink, table: CqlTable) -> None:
     sink.prepare([table])
-    writer = sink.writer()
-    for block in read_chunk(
-        cql, RowQuery(table, probe_write_times(cql, table)), TokenChunk(table.name, WHOLE), ScyllaOptions(confidence=0)
-    ):
-        writer.write(block)
-    writer.complete()
-    writer.close()
+    query = RowQuery(table, probe_write_times(cql, table))
+    write(sink, *read_chunk(cql, query, TokenChunk(table.name, WHOLE), ScyllaOptions(confidence=0)))
 
 
 def _verify(cql: CqlSession, sink: CellSink, keyspace: str, watermark: Watermark[int] | None = None, **options: Any) -> TableResult:
@@ -203,6 +199,6 @@ def test_transformed_rows_are_compared_by_their_transforms(cql: CqlSession, keys
 
 def test_the_position_of_a_pipe_is_its_reported_time() -> None:
     position = LogPosition({TableName("ks", "t"): StreamPosition(0, 1_790_000_000_123_456)})
-    told = Progress("pipe", "scylla://h", str(position), 0, 0, 0, 0, 0, 0, incomplete=("ks.t",))
-    assert pipe_position_of(told) == PipePosition(1_790_000_000_123_000, is_running=False, incomplete=frozenset({"ks.t"}))
+    progress = Progress("pipe", "scylla://h", str(position), 0, 0, 0, 0, 0, 0, incomplete=("ks.t",))
+    assert pipe_position_of(progress) == PipePosition(1_790_000_000_123_000, is_running=False, incomplete=frozenset({"ks.t"}))
     assert pipe_position_of(Progress("pipe", "scylla://h", str(LogPosition()), 0, 0, 0, 0, 0, 0)).position == 0

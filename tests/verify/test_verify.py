@@ -98,7 +98,7 @@ def watch(pair: Pair, wait_s: float = 0.5) -> Watermark:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_every_difference_is_found_whatever_the_key(pair: Pair) -> None:
+def test_every_difference_is_found_for_any_key(pair: Pair) -> None:
     schemas = {name: make(pair, name, definition, key) for name, (definition, key, _) in KEYS.items()}
     pair.run(
         "CREATE TABLE keyless (a INT, b VARCHAR(20))", f"INSERT INTO keyless {NUMBERS} SELECT i DIV 2, 'x' FROM n", "ANALYZE TABLE keyless"
@@ -118,10 +118,10 @@ def test_every_difference_is_found_whatever_the_key(pair: Pair) -> None:
         pair.spoil(f"INSERT INTO {place} ({columns}, _sign, _version) SELECT {columns}, -1, {version} FROM {place} FINAL WHERE {gone}")
     pair.spoil(f"ALTER TABLE `{pair.address.database}`.keyless DELETE WHERE a = 7 SETTINGS mutations_sync = 2")
     for result in verify(pair, *schemas.values()):
-        witness = pair.compare(result.schema)
+        oracle = pair.compare(result.schema)
         assert result.verdict is Verdict.DIFFERENT
-        assert result.comparison.total == witness.total >= 2, result.schema.name
-        assert set(result.comparison.differences) == set(witness.differences), result.schema.name
+        assert result.comparison.total == oracle.total >= 2, result.schema.name
+        assert set(result.comparison.differences) == set(oracle.differences), result.schema.name
         assert result.comparison.rows == ROWS
 
 
@@ -146,7 +146,7 @@ def test_repairing_sets_missing_extra_and_different_rows_right(pair: Pair) -> No
         pair.spoil(f"INSERT INTO {place} (* EXCEPT (_deleted)) SELECT {key[0]}, 'spoilt', NULL, 1, {pair.log_end().version}")
         pair.spoil(f"ALTER TABLE {place} DELETE WHERE {key[2]} SETTINGS mutations_sync = 2")
     pair.run("DELETE FROM number WHERE id = 10", "DELETE FROM text WHERE word = 'é5'", "UPDATE mixed SET v = 'new' WHERE id = 3")
-    pair.tell("pipe", pair.log_end())
+    pair.report_progress("pipe", pair.log_end())
     options = VerifyOptions(chunk_rows=400, repair=True)
     results = verify(pair, *schemas, options=options, watermark=watch(pair))
     assert [(result.verdict, result.comparison.total, result.notes) for result in results] == [(Verdict.EQUAL, 0, ())] * 4
@@ -170,7 +170,7 @@ def test_what_cannot_be_repaired_says_why_and_what_to_do(pair: Pair) -> None:
     options = VerifyOptions(repair=True, recheck=False)
     [_, unknown] = verify(pair, schema, keyless, options=options)
     assert "name it with --state or --pipe" in unknown.notes[0]
-    pair.tell("pipe", pair.log_end())
+    pair.report_progress("pipe", pair.log_end())
     [without, garbage] = verify(pair, schema, keyless, options=options, watermark=watch(pair))
     assert (without.verdict, without.repaired) == (Verdict.DIFFERENT, 0)
     assert f"headrace resync {keyless.name}" in without.notes[0]
@@ -191,14 +191,14 @@ def test_the_summary_names_rows_that_are_pending(
     for one in (schema, keyless):
         pair.copy(one)
     copied = pair.log_end()
-    pair.tell("pipe", copied, silent_s=100.0)
+    pair.report_progress("pipe", copied, silent_s=100.0)
     sink = url_of(clickhouse)
     command = ["verify", server.url(pair.address.database), sink, "--pipe", "pipe", "--wait", "0.5"]
     pair.run(*(f"INSERT INTO number VALUES ({10**6 + n}, 'new', 1)" for n in range(3)))
     assert cli.main(command) == 3
-    told = capsys.readouterr().out.splitlines()
-    assert f"{schema.name}: {ROWS + 3} rows, 0 different, 3 missing (pipe stopped at {copied}) (behind)" in told
-    assert told[-1] == f"verify: 2 tables, {ROWS + 4} rows, 0 different, 3 missing (pipe stopped at {copied})"
+    output = capsys.readouterr().out.splitlines()
+    assert f"{schema.name}: {ROWS + 3} rows, 0 different, 3 missing (pipe stopped at {copied}) (behind)" in output
+    assert output[-1] == f"verify: 2 tables, {ROWS + 4} rows, 0 different, 3 missing (pipe stopped at {copied})"
     pair.run("UPDATE number SET v = 'changed' WHERE id = 3", "DELETE FROM number WHERE id = 10", "INSERT INTO keyless VALUES (2), (3)")
     pair.run("CREATE TABLE later (id INT PRIMARY KEY)")
     assert cli.main(command) == 3
@@ -216,7 +216,7 @@ def test_a_sink_that_is_behind_is_not_called_different(pair: Pair) -> None:
     pair.run("ALTER TABLE altered ADD COLUMN v INT")
     later, altered = pair.schema("later"), pair.schema("altered")
     for silent_s in (0.0, 100.0):
-        pair.tell("pipe", copied, silent_s=silent_s)
+        pair.report_progress("pipe", copied, silent_s=silent_s)
         [unlike, missing, behind] = verify(pair, schema, later, altered, watermark=watch(pair))
         assert (unlike.verdict, missing.verdict, behind.verdict, behind.comparison.total) == (*[Verdict.BEHIND] * 3, 0)
         assert "v" in unlike.notes[0]
@@ -225,13 +225,13 @@ def test_a_sink_that_is_behind_is_not_called_different(pair: Pair) -> None:
         assert str(copied) in behind.notes[-1]
         assert str(pair.log_end()) in behind.notes[-1]
     # The pipe has reached the position; remaining differences are real.
-    pair.tell("pipe", pair.log_end())
+    pair.report_progress("pipe", pair.log_end())
     with pytest.raises(DefiniteError, match="altered is there, but"):
         verify(pair, altered, watermark=watch(pair))
     [missing, different] = verify(pair, schema, later, watermark=watch(pair))
     assert (missing.verdict, different.verdict, different.comparison.total) == (Verdict.DIFFERENT, Verdict.DIFFERENT, 430)
     assert "there is no table" in missing.notes[0]
-    pair.tell("pipe", pair.log_end(), incomplete=(str(schema.name),))
+    pair.report_progress("pipe", pair.log_end(), incomplete=(str(schema.name),))
     [reading] = verify(pair, schema, watermark=watch(pair))
     assert (reading.verdict, reading.comparison.total) == (Verdict.BEHIND, 0)
 
@@ -439,11 +439,11 @@ def test_tables_of_every_engine_are_compared(pair: Pair, engine_choice: str) -> 
     pair.sink = replace(pair.sink, options=ClickHouseOptions((("engine", TargetEngine(engine_choice)),)))
     schema = make(pair, "number", *KEYS["number"][:2])
     pair.copy(schema)
-    pair.tell("pipe", pair.log_end())
+    pair.report_progress("pipe", pair.log_end())
     [equal] = verify(pair, schema, watermark=watch(pair))
     assert (equal.verdict, equal.comparison.rows) == (Verdict.EQUAL, ROWS)
     pair.run("UPDATE number SET v = 'changed' WHERE id = 10", "DELETE FROM number WHERE id = 17")
-    pair.tell("pipe", pair.log_end())
+    pair.report_progress("pipe", pair.log_end())
     [different] = verify(pair, schema, options=VerifyOptions(repair=True), watermark=watch(pair))
     assert (different.comparison.total, different.repaired) == (2, 0)
     assert {(one.key, one.kind) for one in different.comparison.differences} == {((10,), "different"), ((17,), "extra")}
@@ -459,7 +459,7 @@ def test_the_command(server: PrivateServer, pair: Pair, clickhouse: EmbeddedServ
 
     schema = make(pair, "number", *KEYS["number"][:2])
     pair.copy(schema)
-    pair.tell("pipe", pair.log_end())
+    pair.report_progress("pipe", pair.log_end())
     code, lines = command("--sample", "50%", "--seed", "7")
     assert (code, lines[-2]) == (0, "verify: a sample of 50%, --seed 7")
     pair.spoil(f"INSERT INTO `{pair.address.database}`.number (* EXCEPT (_deleted)) VALUES (11, 'spoilt', 7, 1, {pair.log_end().version})")
@@ -473,15 +473,15 @@ def test_the_command(server: PrivateServer, pair: Pair, clickhouse: EmbeddedServ
         ],
     )
     code, lines = command("--json")
-    told = json.loads("".join(lines))
-    assert (code, told["verdict"], told["tables"][0]["first"]) == (
+    output = json.loads("".join(lines))
+    assert (code, output["verdict"], output["tables"][0]["first"]) == (
         1,
         "different",
         [{"key": [11], "kind": "extra", "column": "", "source": None, "target": None}],
     )
     pair.run("INSERT INTO number VALUES (11, 'more', 1)")
     stopped = BinlogPosition.from_json({**pair.log_end().to_json(), "pos": 4})
-    pair.tell("pipe", stopped, silent_s=100)
+    pair.report_progress("pipe", stopped, silent_s=100)
     code, lines = command("--repair")
     assert (code, lines[-1]) == (3, f"verify: 1 tables, {ROWS + 1} rows, 1 different (pipe stopped at {stopped})")
     code, lines = command("--pipe", "nobody")

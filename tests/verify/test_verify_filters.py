@@ -19,7 +19,7 @@ from headrace.retry import WaitState, use_wait_state
 from headrace.service.status_collector import StatusCollector
 from headrace.settings.settings_file import parse_settings
 from headrace.verify import region_reader
-from headrace.verify.source_rows import SourceRows
+from headrace.verify.region_reader import SourceRows
 from testkit.oracles.binlogs import Logbook
 from testkit.pipelines.driven_pipe import DrivenPipe
 from testkit.pipelines.embedded_access import url_of

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.api.feed import Feed, changes, transactions
-from headrace.api.transaction_groups import Transaction
+from headrace.api.feed import Feed, Transaction, changes, transactions
 from headrace.model.change_block import ChangeBlock, Op
 
 __all__ = ["ChangeBlock", "Feed", "Op", "Transaction", "changes", "transactions"]

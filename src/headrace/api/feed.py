@@ -6,6 +6,9 @@ of different tables have no order within a batch, except by version. `transactio
 Resuming is exact because a position holds the start and the end of the batch, the last version returned per table, and the schemas. Reading
 the batch again gives the same images with the same versions, and images that were already returned are skipped. A batch counts as consumed
 when the next item is requested, so a reader that stops at any moment has every change before `position` and none after it.
+
+A batch holds whole transactions, so each transaction in it is complete. Blocks are cut where the log switches to another table: within a
+transaction, versions rise from block to block. Only the cuts, about one per statement, are made one by one.
 """
 
 from __future__ import annotations
@@ -16,13 +19,16 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypeVar
 
-from headrace.api.relay_session import RelaySession
-from headrace.api.start_position import FeedStart, is_position, resolve_place, resolve_stop
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from headrace.api.relay_session import FeedStart, RelaySession, is_position, resolve_place, resolve_stop
 from headrace.api.tracked_tables import KnownTables, News, Statement, TableRules
-from headrace.api.transaction_groups import Transaction, group_by_transaction, slice_block
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableSchema, ZeroDates
@@ -32,22 +38,88 @@ from headrace.sources.base import Offset
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.preflight.required import check_logged, check_server
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.segments.table_read_plan import plan_tables, skip_tables
+from headrace.sources.mysql.segments.segment_reader import plan_tables, skip_tables
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, parse_mysql_url
 from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, plan_chunks, read_chunk
-from headrace.sources.mysql.split_reader import MySQLReader
-from headrace.sources.mysql.splits import SegmentSplit
+from headrace.sources.mysql.split_reader import MySQLReader, SegmentSplit
 from headrace.sources.splits import StatementSplit
 
 log = logging.getLogger("headrace")
-
 T = TypeVar("T")
 Position = dict[str, Any]
 """A position between two changes: plain values, to be stored as JSON and passed back as `start`."""
-
 RELAY_BYTES: Final = 256 << 20
 _LIMITS: Final = BatchLimits(flush_bytes=8 << 20, flush_seconds=0.01, parallelism=1)
 _CONNECT_PATIENCE_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    id: str
+    """Its GTID, otherwise the position in the log where it begins."""
+    commit_ts: int
+    """The commit time, in microseconds since 1970."""
+    blocks: tuple[ChangeBlock, ...]
+    """The changes in log order. A table may have several blocks."""
+
+    @property
+    def changes(self) -> int:
+        return sum(block.changes for block in self.blocks)
+
+
+def group_by_transaction(blocks: Iterable[ChangeBlock]) -> Iterator[Transaction]:
+    """Yield the transactions of whole batches of blocks that carry transaction labels."""
+    held = [block for block in blocks if block.rows]
+    if not held:
+        return
+    for name, pieces in groupby(_pieces(held), key=_name):
+        cut = tuple(pieces)
+        yield Transaction(name, max(int(pc.max(piece.commit_ts).as_py()) for piece in cut), cut)
+
+
+def slice_block(block: ChangeBlock, start: int, size: int) -> ChangeBlock:
+    """Return the images [start, start + size) of a block, without copying."""
+    return replace(
+        block,
+        images=block.images.slice(start, size),
+        op=block.op.slice(start, size),
+        version=block.version.slice(start, size),
+        commit_ts=block.commit_ts.slice(start, size),
+        transaction=None if block.transaction is None else block.transaction.slice(start, size),
+        order=None if block.order is None else block.order.slice(start, size),
+        query=None if block.query is None else block.query.slice(start, size),
+    )
+
+
+def _name(piece: ChangeBlock) -> str:
+    assert piece.transaction is not None
+    return str(piece.transaction[0].as_py())
+
+
+def _pieces(blocks: list[ChangeBlock]) -> Iterator[ChangeBlock]:
+    """Yield slices of the blocks, each of one table and one transaction, in log order."""
+    versions = np.concatenate([block.version.to_numpy() for block in blocks])
+    owner = np.repeat(np.arange(len(blocks)), [block.rows for block in blocks])
+    row = np.concatenate([np.arange(block.rows) for block in blocks])
+    transaction = _numbered(blocks)
+    order = np.argsort(versions, kind="stable")
+    owner, row, transaction = owner[order], row[order], transaction[order]
+    changes = np.flatnonzero((np.diff(owner) != 0) | (np.diff(transaction) != 0)) + 1
+    for start, end in pairwise([0, *changes.tolist(), len(order)]):
+        # Versions rise within a block, so images that are adjacent in the log are adjacent in their block.
+        yield slice_block(blocks[int(owner[start])], int(row[start]), end - start)
+
+
+def _numbered(blocks: list[ChangeBlock]) -> npt.NDArray[np.int64]:
+    """Return each image's transaction as a number that is the same in all blocks."""
+    numbers: dict[str, int] = {}
+    parts = []
+    for block in blocks:
+        assert block.transaction is not None, "the reader was not asked for transactions"
+        names = block.transaction.dictionary.to_pylist()
+        known = np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
+        parts.append(known[block.transaction.indices.to_numpy(zero_copy_only=False)])
+    return np.concatenate(parts)
 
 
 def changes(
@@ -96,8 +168,6 @@ def block_feed(request: FeedRequest) -> Feed[ChangeBlock]:
 
 @dataclass(frozen=True, slots=True)
 class FeedRequest:
-    """The parameters of a feed."""
-
     address: MySQLAddress
     selection: Selection
     options: ReadOptions

@@ -18,16 +18,20 @@ from typing import Any, Final, TypeVar
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import TableName, TableSchema, ZeroDates
+from headrace.model.schema import TableName, TableSchema
 from headrace.model.schema_change import CreateTable, SchemaCatalog, tables_of
+from headrace.model.setting_values import ZeroDates
 from headrace.model.table_selection import Selection
 from headrace.retry import retrying
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events.event_types import Query
+from headrace.sources.mysql.events.table_map import parse_table_map
+from headrace.sources.mysql.offline_source import OfflineLog, find_schemas
 from headrace.sources.mysql.preflight.required import ServerIdentity
-from headrace.sources.mysql.schema.catalog_capture import describe_around
-from headrace.sources.mysql.schema.information_schema import capture_schemas
-from headrace.sources.mysql.schema.schema_history import DdlOutcome, SchemaHistory
+from headrace.sources.mysql.rows.table_map_schema import schema_of
+from headrace.sources.mysql.schema.ddl_outcome import DdlOutcome
+from headrace.sources.mysql.schema.information_schema import capture_schemas, describe_around
+from headrace.sources.mysql.schema.schema_history import SchemaHistory
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, query
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.splits import StatementSplit
@@ -149,3 +153,22 @@ def news_of(followed: DdlOutcome) -> dict[TableName, News]:
     replaced = _OR_REPLACE.search(followed.query.statement) is not None
     found |= dict.fromkeys((name for name in followed.emptied if replaced or name not in made), News.EMPTIED)
     return found | dict.fromkeys((*followed.gone, *followed.arrived, *followed.disturbed, *followed.moved), News.LOST)
+
+
+def learn_described_tables(
+    history: SchemaHistory, files: OfflineLog, wanted: Callable[[TableName], bool]
+) -> dict[TableName, tuple[TableSchema, BinlogPosition]]:
+    """Begin the history with the tables that binlog files describe, each from its first table map; return them with its position."""
+    history.begin(SchemaCatalog(), files.start)
+    positions: dict[TableName, BinlogPosition] = {}
+
+    def describe(body: bytes, place: str) -> TableSchema | None:
+        table_map = parse_table_map(body, place)
+        file, _, offset = place.rpartition(":")
+        positions[table_map.name] = BinlogPosition(file, int(offset), epoch=files.start.epoch)
+        return schema_of(table_map)
+
+    found = {name: schema for name, schema in find_schemas(files, wanted, describe).items() if schema is not None}
+    for name, schema in found.items():
+        history.learn([schema], positions[name])
+    return {name: (schema, positions[name]) for name, schema in found.items()}

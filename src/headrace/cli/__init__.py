@@ -11,15 +11,14 @@ from pathlib import Path
 
 from headrace import __version__, shutdown
 from headrace.argument_secrets import hide_passwords
-from headrace.cli import config, control, demo, replicate, run, scylla, sinks, tables, tail, verify
+from headrace.cli import config, control, init, replicate, run, sinks, tables, tail, tools, verify
 from headrace.cli.flags import DIFFERENT, FAILED, OK, UNDECIDED
-from headrace.cli.help import command
-from headrace.cli.help.manual import INTRODUCTION, Parser, attach_pages
+from headrace.cli.manual import INTRODUCTION, Parser, attach_pages
 from headrace.errors import HeadraceError, TransientError
 from headrace.service.log_formats import JsonFormatter, TextFormatter, mask_secrets
 from headrace.shortage import shortages_at
 
-_COMMAND_MODULES = (replicate, run, control, config, verify, tables, tail, sinks, demo, scylla, command)
+_COMMAND_MODULES = (replicate, run, init, control, config, verify, tables, tail, sinks, tools)
 """In the order of the subparsers."""
 
 
@@ -55,7 +54,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of all commands."""
     parser = Parser(prog="headrace", description=INTRODUCTION)
     parser.add_argument("--version", action="version", version=f"headrace {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="log debug messages, too")

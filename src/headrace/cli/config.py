@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli.flags import FAILED, OK, Subcommands, add_command
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, HeadraceError
 from headrace.terminal_text import print_line
 
 if TYPE_CHECKING:
     from headrace.config.configuration import Configuration
+    from headrace.pipes.spec import PipeSpec
+    from headrace.sources.preflight import Finding
 
 _FILE = "headrace.toml"
 
@@ -42,18 +45,24 @@ def _add_file(command: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Load the file and print its pipes."""
-    from headrace.config import load
-    from headrace.config.output.show import summarize
+    from headrace.config.document import HEADRACE, Problems
+    from headrace.config.load import read_document, resolve_valid
+    from headrace.config.show import summarize
     from headrace.dashboard.auth import check_exposure, parse_listen
     from headrace.pipes.factory import check_here
 
-    configuration = load(Path(arguments.file), arguments.pipe)
+    document, problems = read_document(Path(arguments.file)), Problems()
+    configuration = resolve_valid(document, arguments.pipe, problems)
     if configuration.process.listen:
-        check_exposure(parse_listen(configuration.process.listen), configuration.process.hosts)
+        try:
+            check_exposure(parse_listen(configuration.process.listen), configuration.process.hosts)
+        except DefiniteError as error:
+            problems.add(error.message, document.place((HEADRACE, error.place)), error.hint)
     for pipe in configuration.pipes:
         for spec in pipe.specs if pipe.enabled else ():
-            check_here(spec)
+            with problems.collect():
+                check_here(spec)
+    problems.raise_any(document.file)
     print(summarize(configuration))
     count = len(configuration.pipes)
     print_line(f"{arguments.file} is right: {count} pipe{'' if count == 1 else 's'}")
@@ -61,10 +70,8 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print the file with references expanded and secrets masked."""
-    from headrace.config.load import read_document
-    from headrace.config.output.show import render_configuration
-    from headrace.config.resolve import resolve
+    from headrace.config.load import read_document, resolve
+    from headrace.config.show import render_configuration
 
     document = read_document(Path(arguments.file))
     print(render_configuration(document, resolve(document, arguments.pipe), defaults=arguments.defaults), end="")
@@ -72,8 +79,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def schema(_: argparse.Namespace) -> int:
-    """Print the schema."""
-    from headrace.config.output.json_schema import schema_text
+    from headrace.config.generated_files import schema_text
 
     print(schema_text(), end="")
     return OK
@@ -86,37 +92,74 @@ def convert(arguments: argparse.Namespace) -> int:
     translation = translate(Path(arguments.file))
     if translation is None:
         raise DefiniteError(
-            "this is not a file of another tool",
-            place=arguments.file,
-            hint="application.conf, .properties, .json and .yml are",
+            "this is not a file of another tool", place=arguments.file, hint="application.conf, .properties, .json and .yml are"
         )
     text = translation.text()
     if not arguments.output:
         print(text, end="")
         return OK
-    try:
-        with Path(arguments.output).open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise DefiniteError("the file is there already", place=arguments.output, hint="name another, or remove it") from None
-    except OSError as error:
-        raise DefiniteError(f"the file cannot be written: {error.strerror}", place=arguments.output, hint="name another") from error
+    write_new_file(Path(arguments.output), text)
     print_line(f"headrace: {arguments.output} is written; try headrace config check {arguments.output}", file=sys.stderr)
     return OK
 
 
+def write_new_file(path: Path, text: str) -> None:
+    """Write a file that does not exist; raise `DefiniteError` if it does."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise DefiniteError("the file is there already", place=str(path), hint="name another, or remove it") from None
+    except OSError as error:
+        raise DefiniteError(f"the file cannot be written: {error.strerror}", place=str(path), hint="name another") from error
+
+
 def _check_servers(configuration: Configuration) -> int:
-    """Check every server of the pipes, as `headrace check` does; print warnings and errors; return the number of errors."""
-    from headrace.config.server_checks import check_servers
-    from headrace.sources.preflight import Level
+    """Check every server of the enabled pipes; print warnings and errors; return the number of errors. No server is changed or started."""
+    from headrace.config.addresses import redact
+    from headrace.pipes.source_registry import source_connector
+    from headrace.sources.preflight import Level, failure
 
     errors = 0
-    for place, findings in check_servers(configuration):
-        for finding in findings:
-            if finding.level is not Level.OK:
-                print_line(f"{finding.level}: {place}: {finding.name} = {finding.value}: {finding.meaning}")
-                if finding.repair:
-                    print_line(f"    repair: {finding.repair}")
-                errors += finding.level is Level.ERROR
+    checked: set[object] = set()
+    for part in (part for pipe in configuration.pipes if pipe.enabled for part in pipe.specs):
+        for address, subject, check in (
+            (part.source, (part.source, str(part.settings.selection)), source_connector(part.source).preflight),
+            (part.sink, part.sink, check_sink),
+        ):
+            if subject in checked:
+                continue
+            checked.add(subject)
+            try:
+                findings = check(part)
+            except HeadraceError as error:
+                findings = (failure("answer", "none", error.message, error.hint),)
+            for finding in findings:
+                if finding.level is not Level.OK:
+                    place = f"{part.name}, {redact(address)}"
+                    print_line(f"{finding.level}: {place}: {finding.name} = {finding.value}: {finding.meaning}")
+                    if finding.repair:
+                        print_line(f"    repair: {finding.repair}")
+                    errors += finding.level is Level.ERROR
     print_line(f"servers: {errors} errors")
     return errors
+
+
+def check_sink(part: PipeSpec) -> Sequence[Finding]:
+    """Ask the sink's server whether it can be reached. No server is changed or started."""
+    from headrace.sinks.registry import sink_connector
+    from headrace.sources.preflight import ok
+
+    connector = sink_connector(part.sink)
+    if connector.probe is not None:
+        return (ok("version", connector.probe(part.sink)),)
+    if connector.is_embedded:
+        return (ok("directory", connector.redact(part.sink), "the pipe starts an embedded ClickHouse there"),)
+    if connector.is_topics:
+        from headrace.kafka.address import parse_kafka_url
+        from headrace.pipes.debezium.kafka_cluster import query_topics
+
+        # No topic has such a name: the request only checks that the cluster answers.
+        query_topics(parse_kafka_url(part.sink), "(?!)")
+        return (ok("answer", "yes"),)
+    return ()

@@ -12,15 +12,14 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from headrace.cli.flags import DIFFERENT, OK, UNDECIDED, Subcommands, add_command
-from headrace.cli.signals import exit_on_closed_stdout
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.service.status import PipeStage, PipeStatus, ServiceStatus, TableStatus, VerifyResult
 from headrace.shutdown import stop_on_signal
-from headrace.terminal_text import escape_text, print_line
+from headrace.terminal_text import escape_text, exit_on_closed_stdout, print_line
 
 if TYPE_CHECKING:
-    from headrace.service.client.http_control import HttpControl
-    from headrace.service.control import Control
+    from headrace.service.running_process import HttpControl
+    from headrace.service.status import Control
 
 _POLL_S: Final = 0.5
 _UNHEALTHY: Final = (PipeStage.FAILED, PipeStage.RETRYING)
@@ -64,7 +63,6 @@ def _add_file(command: argparse.ArgumentParser) -> None:
 
 
 def _add_process_selection(command: argparse.ArgumentParser, *, file: bool = False) -> None:
-    """Add the flags that select a running process."""
     group = command.add_argument_group("which process")
     if file:
         group.add_argument("-f", "--file", default="", metavar="FILE", help="the file that it was started with (headrace.toml)")
@@ -80,9 +78,7 @@ def add_process_options(command: argparse.ArgumentParser) -> None:
 
 
 def connect_to_process(arguments: argparse.Namespace) -> HttpControl:
-    """Connect to the selected process."""
-    from headrace.service.client.endpoint import find_process
-    from headrace.service.client.http_control import HttpControl
+    from headrace.service.running_process import HttpControl, find_process
 
     return HttpControl(find_process(arguments.file, arguments.state, arguments.url))
 
@@ -156,19 +152,16 @@ def _check_known(known: Sequence[str], names: Sequence[str]) -> None:
 
 
 def pause(arguments: argparse.Namespace) -> int:
-    """Pause pipes."""
     return _apply_to_pipes(
         arguments, lambda control, name: control.pause(name), "pauses, after the batch under way; `headrace resume` lets it go on"
     )
 
 
 def resume(arguments: argparse.Namespace) -> int:
-    """Resume pipes."""
     return _apply_to_pipes(arguments, lambda control, name: control.resume(name), "goes on")
 
 
 def stop(arguments: argparse.Namespace) -> int:
-    """Stop pipes."""
     return _apply_to_pipes(arguments, lambda control, name: control.stop(name), "stops, until `headrace resume` or the next start")
 
 
@@ -253,9 +246,7 @@ def _confirm(question: str) -> None:
 
 
 def dashboard(arguments: argparse.Namespace) -> int:
-    """Print the dashboard's URL with its token."""
-    from headrace.service.client.endpoint import find_process
-    from headrace.service.client.http_control import HttpControl
+    from headrace.service.running_process import HttpControl, find_process
 
     contact = find_process(arguments.file, arguments.state, arguments.url)
     HttpControl(contact).status()
@@ -265,7 +256,6 @@ def dashboard(arguments: argparse.Namespace) -> int:
 
 
 def resync_running(arguments: argparse.Namespace) -> int:
-    """Request a resync of tables from a running process."""
     connect_to_process(arguments).resync(arguments.pipe, arguments.tables)
     print_line(f"resync: {arguments.pipe} reads {', '.join(arguments.tables)} again; `headrace status --tables` shows how far it is")
     return OK

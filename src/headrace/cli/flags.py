@@ -74,7 +74,6 @@ def add_tables(command: argparse.ArgumentParser) -> None:
 
 
 def add_setting_flags(command: argparse._ActionsContainer, *classes: type) -> None:
-    """Add a flag for each setting that these classes declare."""
     for one in merge_fields(*classes).values():
         more: dict[str, Any] = {"default": one.default, "metavar": one.flag or _PLACEHOLDERS.get(one.kind)}
         if one.kind is bool:
@@ -147,7 +146,6 @@ def add_spark(command: argparse.ArgumentParser, usual: str = "local[2]") -> None
 
 
 def parse_spark_settings(pairs: list[str]) -> dict[str, str]:
-    """Parse the values of `--conf`."""
     wrong = next((pair for pair in pairs if not pair.partition("=")[0].startswith("spark.") or "=" not in pair), None)
     if wrong is not None:
         # The value is not printed: it may be a secret.
@@ -156,7 +154,6 @@ def parse_spark_settings(pairs: list[str]) -> dict[str, str]:
 
 
 def add_target_settings(command: argparse.ArgumentParser) -> None:
-    """Add the settings of target tables."""
     group = command.add_argument_group("target tables", "The state stores them for restarts. See docs/clickhouse.md for all settings.")
     group.add_argument(
         "--settings", default="", metavar="FILE", help='settings from a TOML file: [sink], [sink.tables."db.table"], [kafka], [debezium]'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -24,15 +25,14 @@ from headrace.cli.flags import (
     parse_spark_settings,
     settings_from_flags,
 )
-from headrace.cli.signals import ignore_closed_stdout
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, HeadraceError
 from headrace.settings.dataclass_fields import merge_fields, select_values
 from headrace.settings.pipe_keys import LOG_KEYS, ColumnKeys, TargetKeys, TopicKeys
 from headrace.shutdown import is_requested, stop_on_signal
 from headrace.sinks.stdout.options import LineFormat
 
 if TYPE_CHECKING:
-    from headrace.pipes.lifecycle.keeper_link import KeeperLink
+    from headrace.materialize_mysql.keeper import KeeperLink
     from headrace.pipes.lifecycle.progress_view import ProgressView
     from headrace.pipes.spec import PipeSpec
 
@@ -68,8 +68,8 @@ def add(subcommands: Subcommands) -> None:
 
 def replicate(arguments: argparse.Namespace) -> int:
     """Take a snapshot, then replicate the changes."""
+    from headrace.materialize_mysql.keeper import open_keeper_link
     from headrace.pipes.factory import selected
-    from headrace.pipes.lifecycle.keeper_link import open_keeper_link
     from headrace.pipes.lifecycle.progress_view import LogView, choose_view
     from headrace.pipes.source_registry import DEBEZIUM, source_connector
     from headrace.pipes.spec import PipeSpec
@@ -105,7 +105,6 @@ def replicate(arguments: argparse.Namespace) -> int:
 
 
 def _with_format(sink: str, line_format: str) -> str:
-    """Return the sink's address with the format of its lines."""
     from headrace.sinks.registry import prints_here
 
     if not line_format:
@@ -129,12 +128,16 @@ def _run_pipe(spec: PipeSpec, view: ProgressView, line: KeeperLink) -> None:
                 if is_requested():
                     # The signal went to the pipe of the last attempt.
                     ready.pipe.stop()
-                with ignore_closed_stdout():
-                    try:
-                        ready.pipe.run()
-                    finally:
-                        # The sink closes with this attempt.
-                        line.is_in_vain = lambda: False
+                try:
+                    ready.pipe.run()
+                except HeadraceError:
+                    output = sys.modules.get("headrace.sinks.stdout.output")
+                    # A reader of stdout that has closed it is no error.
+                    if output is None or not output.STDOUT.left:
+                        raise
+                finally:
+                    # The sink closes with this attempt.
+                    line.is_in_vain = lambda: False
             return
         except WorkerStartTimeout as error:
             if attempt == _ATTEMPTS or is_requested():

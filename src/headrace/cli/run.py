@@ -42,9 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     from headrace.config.configuration import LogFormat
     from headrace.config.load import load
     from headrace.kernels.compile import ensure_compiled
-    from headrace.service.client.endpoint import new_token, publish_endpoint
-    from headrace.service.instance_lock import hold_instance_lock
     from headrace.service.log_formats import JsonFormatter, configure_pipe_logging
+    from headrace.service.running_process import hold_instance_lock, new_token, publish_endpoint
 
     # Compile once, before several pipes start at the same time, and before an import loads a part of the kernels.
     ensure_compiled()
@@ -52,7 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     from headrace.service.supervisor import Supervisor
 
     configuration = _apply_flags(load(Path(arguments.file), arguments.pipe), arguments)
-    _check_any_enabled(configuration)
+    if not any(pipe.enabled for pipe in configuration.pipes):
+        raise DefiniteError("no pipe is to run", place=configuration.file, hint="add one ([pipes.NAME]), or set enabled = true")
     # State, relay logs and sockets are for the owner only.
     os.umask(0o077)
     process = configuration.process
@@ -89,11 +89,6 @@ def _apply_flags(configuration: Configuration, arguments: argparse.Namespace) ->
             replace(pipe, specs=tuple(replace(part, settings=replace(part.settings, once=True)) for part in pipe.specs)) for pipe in pipes
         )
     return replace(configuration, process=process, pipes=pipes)
-
-
-def _check_any_enabled(configuration: Configuration) -> None:
-    if not any(pipe.enabled for pipe in configuration.pipes):
-        raise DefiniteError("no pipe is to run", place=configuration.file, hint="add one ([pipes.NAME]), or set enabled = true")
 
 
 def _print_pipes(configuration: Configuration) -> None:

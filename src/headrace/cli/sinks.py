@@ -28,9 +28,7 @@ def add(subcommands: Subcommands) -> None:
     command.add_argument("--port", type=int, default=8123, help="port (%(default)s; 0 takes a free one)")
     command.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     command.add_argument(
-        "--user",
-        default="default",
-        help="user name (%(default)s); its password comes from HEADRACE_SERVE_PASSWORD or is random",
+        "--user", default="default", help="user name (%(default)s); its password comes from HEADRACE_SERVE_PASSWORD or is random"
     )
     text = "a name by which clients reach the server, in addition to its addresses and localhost; may be repeated"
     command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=text)
@@ -86,7 +84,6 @@ def release(arguments: argparse.Namespace) -> int:
 
 
 def settings(arguments: argparse.Namespace) -> int:
-    """Print every setting with its values and meaning."""
     from rich.console import Console
     from rich.table import Table
 
@@ -130,7 +127,6 @@ def serve(arguments: argparse.Namespace) -> int:
 
 
 def connection(arguments: argparse.Namespace) -> int:
-    """Print the connection parameters of a running embedded server."""
     from headrace.pipes.lifecycle.sink_factory import embedded_connection
 
     found = embedded_connection(arguments.sink)

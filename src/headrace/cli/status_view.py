@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from headrace.service.status import ErrorStatus, PipeStage, PipeStatus, ServiceStatus, TableStatus
+from headrace.service.status import ErrorStatus, PipeStage, PipeStatus, ServiceStatus, TableStatus, VerifyResult
 from headrace.terminal_text import escape_text
 
 _STYLES: Final = {
@@ -32,7 +32,6 @@ def make_console() -> Console:
 
 
 def render_status(status: ServiceStatus, *, tables: bool = False, now: float | None = None) -> RenderableType:
-    """Render the whole status."""
     at = time.time() if now is None else now
     parts: list[RenderableType] = [_head(status, at), _pipes(status, at)]
     if tables:
@@ -117,59 +116,61 @@ def _verified(table: TableStatus, now: float) -> Text:
     last = table.verify
     if last is None:
         return Text(_UNKNOWN)
-    differences = f" ({last.differences:,})" if last.differences else ""
     when = "" if last.verdict == "running" else f", {duration(now - last.at)} ago"
-    return Text(f"{last.verdict}{differences}{when}", style=_VERDICTS.get(last.verdict, ""))
+    rows = ", ".join(f"{count:,} {word}" for count, word in difference_counts(last))
+    others = (
+        f", {last.repaired:,} repaired" if last.repaired else "",
+        f", {escape_text(last.partial)}" if last.partial else "",
+        ", pipe stopped" if last.pipe_stopped else "",
+    )
+    return Text(f"{last.verdict}{f' ({rows})' if rows else ''}{when}{''.join(others)}", style=_VERDICTS.get(last.verdict, ""))
+
+
+def difference_counts(last: VerifyResult) -> list[tuple[int, str]]:
+    """Return the rows of a comparison that were not equal, by kind."""
+    counts = [(last.different, "different"), (last.missing, "missing"), (last.extra, "extra"), (last.undecided, "undecided")]
+    return [(count, word) for count, word in counts if count]
 
 
 def _remarks(status: ServiceStatus, now: float) -> Iterator[Text]:
     """Yield errors, waits and other notes below the table."""
     for pipe in status.pipes:
+        name = escape_text(pipe.name)
         if pipe.error is not None:
             yield from render_error(pipe.name, pipe.error, now)
         elif pipe.waiting:
-            yield Text.assemble((f"{escape_text(pipe.name)}: ", "yellow"), f"waits: {escape_text(pipe.waiting)}")
+            yield _note(name, f"waits: {escape_text(pipe.waiting)}")
         if pipe.dead_letters:
-            yield Text.assemble(
-                (f"{escape_text(pipe.name)}: ", "yellow"), f"{pipe.dead_letters:,} rows were refused and wait in headrace.errors"
-            )
+            yield _note(name, f"{pipe.dead_letters:,} rows were refused and wait in headrace.errors")
             yield Text("  remedy: headrace retry SINK --list shows them, headrace retry SINK writes them again")
         if pipe.skipped:
-            yield Text.assemble(
-                (f"{escape_text(pipe.name)}: ", "yellow"),
-                f"{pipe.skipped:,} events were left out by headrace skip, in total; skips.jsonl in the state directory lists them",
-            )
+            listed = "skips.jsonl in the state directory lists them"
+            yield _note(name, f"{pipe.skipped:,} events were left out by headrace skip, in total; {listed}")
         if pipe.unreadable:
-            yield Text.assemble(
-                (f"{escape_text(pipe.name)}: ", "yellow"),
-                f"{pipe.unreadable:,} records could not be read, in total; they are in headrace.errors (state unreadable) or in the "
-                "dead-letter topic",
-            )
+            where = "they are in headrace.errors (state unreadable) or in the dead-letter topic"
+            yield _note(name, f"{pipe.unreadable:,} records could not be read, in total; {where}")
         if pipe.filtered:
-            yield Text(
-                f"{escape_text(pipe.name)}: {pipe.filtered:,} changes or snapshot rows were excluded by filters, since the process began; "
-                "headrace verify counts the rows"
-            )
+            excluded = f"{pipe.filtered:,} changes or snapshot rows were excluded by filters, since the process began"
+            yield Text(f"{name}: {excluded}; headrace verify counts the rows")
         if pipe.late_rows:
-            name, first = escape_text(pipe.name), f", the first at {escape_text(pipe.late_place)}" if pipe.late_place else ""
-            yield Text.assemble((f"{name}: ", "yellow"), f"{pipe.late_rows:,} log rows arrived too late to be read{first}")
+            first = f", the first at {escape_text(pipe.late_place)}" if pipe.late_place else ""
+            yield _note(name, f"{pipe.late_rows:,} log rows arrived too late to be read{first}")
             yield Text(
                 f"  remedy: headrace verify --repair writes different rows again; headrace resync TABLE --pipe {name} copies it again"
             )
         differ = [one.name for one in pipe.tables if one.verify is not None and one.verify.verdict == "different"]
         if differ:
-            yield Text.assemble(
-                (f"{escape_text(pipe.name)}: ", "yellow"), f"verify found differences in {', '.join(map(escape_text, differ))}"
-            )
+            yield _note(name, f"verify found differences in {', '.join(map(escape_text, differ))}")
+
+
+def _note(name: str, text: str, style: str = "yellow") -> Text:
+    return Text.assemble((f"{name}: ", style), text)
 
 
 def render_error(name: str, error: ErrorStatus, now: float) -> Iterator[Text]:
-    """Render an error with its remedy."""
     where = f" (at {escape_text(error.place)})" if error.place else ""
     when = f", {duration(now - error.at)} ago" if error.at else ""
-    yield Text.assemble(
-        (f"{escape_text(name)}: ", "yellow" if error.transient else "bold red"), f"{escape_text(error.message)}{where}{when}"
-    )
+    yield _note(escape_text(name), f"{escape_text(error.message)}{where}{when}", "yellow" if error.transient else "bold red")
     if error.remedy:
         yield Text(f"  remedy: {escape_text(error.remedy)}")
     if error.skippable:

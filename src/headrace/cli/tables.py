@@ -123,7 +123,7 @@ def _resync_from_new_log(directory: StateDirectory, source: str) -> int:
 
 def ddl(arguments: argparse.Namespace) -> int:
     """Show what a statement of the source would do to the sink."""
-    from headrace.pipes.commands.ddl_dry_run_view import DryRunArguments, dry_run
+    from headrace.pipes.commands.ddl_dry_run import DryRunArguments, dry_run
     from headrace.settings.settings_file import UserSettings, read_settings
 
     chosen = read_settings(Path(arguments.settings)) if arguments.settings else UserSettings()
@@ -149,7 +149,7 @@ def retry(arguments: argparse.Namespace) -> int:
     from headrace.pipes.commands.retry_rows import retry_rows
     from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
     from headrace.settings.settings_file import UserSettings, read_settings
-    from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting_dead_letters
+    from headrace.sinks.clickhouse.bookkeeping.dead_letters import waiting_dead_letters
 
     given: UserSettings | None = read_settings(Path(arguments.settings)) if arguments.settings else None
     for flag in settings_from_flags(arguments):

@@ -11,10 +11,9 @@ from typing import Any, Final
 
 from headrace.argument_secrets import KAFKA, SOURCE
 from headrace.cli.flags import OK, ZERO_DATES, Subcommands, add_command, add_tables
-from headrace.cli.signals import exit_on_closed_stdout
 from headrace.errors import DefiniteError
 from headrace.shutdown import stop_on_signal
-from headrace.terminal_text import print_line
+from headrace.terminal_text import exit_on_closed_stdout, print_line
 
 COLOURS: Final = ("auto", "always", "never")
 
@@ -45,6 +44,7 @@ def add(subcommands: Subcommands) -> None:
 def tail(arguments: argparse.Namespace) -> int:
     """Print the messages of a topic, the rows of ScyllaDB's CDC log, or the changes of a binary log."""
     from headrace.pipes.source_registry import BINLOG_FILES, MYSQL, SCYLLA, find_source_connector
+    from headrace.sources.debezium_route import check_is_read
 
     connector = find_source_connector(arguments.topic)
     if connector in (MYSQL, BINLOG_FILES):
@@ -54,6 +54,7 @@ def tail(arguments: argparse.Namespace) -> int:
     if connector is SCYLLA:
         return _tail_log(arguments)
     if connector is None:
+        check_is_read(arguments.topic)
         hint = "write mysql://user@host:port/db, binlog:DIR, kafka://host:port/topic or scylla://host:port/keyspace"
         raise DefiniteError("the source's address cannot be read", place=arguments.topic.partition(":")[0], hint=hint)
     from headrace.kafka.consumers.consumer import ConsumerSettings
@@ -76,9 +77,8 @@ def tail(arguments: argparse.Namespace) -> int:
 
 
 def _tail_changes(arguments: argparse.Namespace, *, is_directory: bool) -> int:
-    """Print the changes of a server's binary log or of log files."""
+    from headrace.model.setting_values import ZeroDates
     from headrace.model.table_selection import Selection
-    from headrace.model.zero_dates import ZeroDates
     from headrace.pipes.commands.mysql_tail import NOW, OLDEST, DirectoryTail, ServerTail, TailOptions
     from headrace.sinks.stdout.batches import LineOptions, as_bytes
     from headrace.sinks.stdout.output import may_colour
@@ -126,7 +126,6 @@ def _tail_changes(arguments: argparse.Namespace, *, is_directory: bool) -> int:
 
 
 def _tail_log(arguments: argparse.Namespace) -> int:
-    """Print the CDC log of a cluster's tables."""
     from headrace.cql.address import parse_cql_url
     from headrace.model.table_selection import Selection
     from headrace.pipes.scylla.tail import Tail, tail_choices, text_line

@@ -70,11 +70,12 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
     from headrace.model.projection import Projection
+    from headrace.model.setting_values import ZeroDates
     from headrace.model.table_selection import Selection
-    from headrace.model.zero_dates import ZeroDates
     from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
     from headrace.settings.settings_file import read_settings
     from headrace.sources.mysql.server.connection import parse_mysql_url
+    from headrace.verify.records import VerifyRecorder
     from headrace.verify.verifier import SparkUse, VerifyOptions, verify_tables
     from headrace.verify.view import choose_view
     from headrace.verify.watched_pipe import find_watermark, known_pipe, pipe_in_sink
@@ -101,7 +102,18 @@ def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
         sink = replace(named.sink, options=known.choices if given is None else given.sink)
         options = replace(options, transforms=known.transforms if given is None else given.transforms)
         watermark = find_watermark(sink, address, arguments.pipe, known, arguments.wait)
-        yield from verify_tables(address, sink, chosen, options, watermark=watermark, view=choose_view())
+        recorder = VerifyRecorder.begin(known.directory, sink.own_tables(), _partial(arguments))
+        for result in verify_tables(address, sink, chosen, options, watermark=watermark, view=choose_view()):
+            recorder.record(result)
+            yield result
+
+
+def _partial(arguments: argparse.Namespace) -> str:
+    """Name the part of the tables that is compared; empty if all rows and columns of the pipe are."""
+    parts = ([f"sample {arguments.sample}"] if arguments.sample else []) + (
+        ["some columns"] if arguments.columns or arguments.exclude_columns else []
+    )
+    return ", ".join(parts)
 
 
 def _print_results(arguments: argparse.Namespace, found: Iterator[TableResult]) -> int:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
-from headrace.config.file_keys import SourceKind
+from headrace.config.key_catalog import SourceKind
 from headrace.cql.address import parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url, without_secrets
 from headrace.pipes.source_registry import BINLOG_FILES
 from headrace.sinks.clickhouse.connector import EMBEDDED_SCHEME
 from headrace.sinks.registry import SINK_CONNECTORS, find_sink_connector, join_forms, sink_connector
+from headrace.sources.debezium_route import check_is_read
 from headrace.sources.mysql.server.connection import parse_mysql_url
 
 _SOURCES: Final = {"mysql": SourceKind.MYSQL, "mariadb": SourceKind.MYSQL, "kafka": SourceKind.TOPICS, "scylla": SourceKind.SCYLLA}
@@ -24,11 +25,14 @@ SINK_FORMS: Final = f"write {join_forms(one.form.replace(':password', '') for on
 
 
 def source_kind(url: str, place: str) -> SourceKind:
-    """Return the kind of source that an address names."""
     if BINLOG_FILES.is_address(url):
         return SourceKind.FILES
     kind = _SOURCES.get(url.partition("://")[0])
     if kind is None:
+        try:
+            check_is_read(url)
+        except DefiniteError as error:
+            raise DefiniteError(error.message, place=place, hint=error.hint) from None
         raise DefiniteError("the source's address cannot be read", place=place, hint=SOURCE_FORMS)
     return kind
 
@@ -48,6 +52,14 @@ def add_password(url: str, password: str, place: str) -> str:
     return f"{scheme}://{user}:{quote(password, safe='')}@{host}{rest[end:]}"
 
 
+def has_account(url: str) -> bool:
+    """Return whether an address names a user and no password, so that a password can be added."""
+    try:
+        return bool(add_password(url, "", ""))
+    except DefiniteError:
+        return False
+
+
 def resolve_path(url: str, directory: Path) -> str:
     """Make the path of a `chdb:` or `binlog:` address relative to the file's directory."""
     for scheme in (EMBEDDED_SCHEME, *BINLOG_FILES.schemes):
@@ -58,11 +70,7 @@ def resolve_path(url: str, directory: Path) -> str:
 
 def check_source(url: str, kind: SourceKind) -> None:
     """Raise `DefiniteError` if it cannot be read."""
-    parse = {
-        SourceKind.MYSQL: parse_mysql_url,
-        SourceKind.TOPICS: parse_kafka_url,
-        SourceKind.SCYLLA: parse_cql_url,
-    }
+    parse = {SourceKind.MYSQL: parse_mysql_url, SourceKind.TOPICS: parse_kafka_url, SourceKind.SCYLLA: parse_cql_url}
     if kind is SourceKind.FILES:
         if url in BINLOG_FILES.schemes:
             raise DefiniteError("the address names no directory of log files", hint="write binlog:DIRECTORY")
@@ -71,7 +79,6 @@ def check_source(url: str, kind: SourceKind) -> None:
 
 
 def add_query_settings(url: str, settings: Mapping[str, str]) -> str:
-    """Add settings to the address's query string."""
     if not settings:
         return url
     return f"{url}{'&' if '?' in url else '?'}{urlencode(settings)}"

@@ -57,8 +57,6 @@ class ConfiguredPipe:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A whole file."""
-
     file: str
     process: ProcessSettings
     pipes: tuple[ConfiguredPipe, ...]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,21 +23,21 @@ from headrace.config.addresses import (
     source_kind,
 )
 from headrace.config.configuration import ProcessSettings
-from headrace.config.document.document import (
+from headrace.config.document import (
     HEADRACE,
     PIPES,
     SINKS,
     SOURCES,
-    TOP,
     Document,
+    Problems,
     dotted_key,
+    is_secret_name,
     parse_keys,
+    references_in,
     require_table,
     unknown_key,
 )
-from headrace.config.document.problems import Problems
-from headrace.config.document.substitution import is_secret_name, references_in
-from headrace.config.file_keys import (
+from headrace.config.key_catalog import (
     CLASS,
     PIPE_FIELDS,
     PRODUCER_FIELDS,
@@ -45,15 +46,17 @@ from headrace.config.file_keys import (
     TOPIC_TABLES,
     SinkKeys,
     SourceKind,
+    hint_for,
+    sink_address_fields,
+    sink_option_fields,
+    sink_title,
+    source_title,
 )
-from headrace.config.key_catalog import sink_address_fields, sink_option_fields, sink_title, source_title
-from headrace.config.key_hints import hint_for
+from headrace.config.misspellings import check_any_kind, correct_address, filter_known
 from headrace.errors import DefiniteError
-from headrace.settings.dataclass_fields import merge_fields, setting_fields
+from headrace.settings.dataclass_fields import TEXT_PAIRS, Field, merge_fields, setting_fields
 from headrace.settings.settings_file import (
-    KAFKA,
     PRODUCER,
-    REPLAY,
     SCHEMA_CHANGES,
     SINK,
     TABLES,
@@ -62,11 +65,11 @@ from headrace.settings.settings_file import (
     UserSettings,
     validate,
 )
-from headrace.settings.toml_lines import Keys
+from headrace.settings.toml_text import Keys
 from headrace.sinks.clickhouse.server.options import TableOptions
+from headrace.sinks.producer import parse_producer
 from headrace.sinks.producer_address import CLASS as PRODUCER_SCHEME
-from headrace.sinks.producer_sink import parse_producer
-from headrace.sinks.registry import find_sink_connector
+from headrace.sinks.registry import sink_connector
 from headrace.transforms.options import TransformOptions
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
@@ -113,80 +116,98 @@ class PipeSection:
 
 
 def read_process(document: Document, problems: Problems) -> ProcessSettings:
-    """`[headrace]`."""
     path = (HEADRACE,)
     raw = require_table(document, path, document.content.get(HEADRACE, {}))
     known = setting_fields(ProcessSettings)
-    settled = _resolve_references(document, path, _filter_known(document, path, known, raw, problems, "[headrace]"), problems)
+    settled = _resolve_references(document, path, filter_known(document, path, known, raw, problems, "[headrace]"), problems)
     values = parse_keys(document, path, known, settled, problems)
     values["state"] = document.directory / values["state"]
     return ProcessSettings(**values)
 
 
-def iter_sections(document: Document, kind: str, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the names and tables of all sections of a kind."""
-    for name, raw in require_table(document, (kind,), document.content.get(kind, {})).items():
-        with problems.collect():
-            if not _NAME.fullmatch(name):
-                raise DefiniteError(
-                    f"{name!r} cannot be a name here", place=document.place((kind, name)), hint="names have letters, digits, _ and -"
-                )
-            yield name, require_table(document, (kind, name), raw)
-
-
-def check_top(document: Document, problems: Problems) -> None:
-    """Report top-level keys other than the four kinds of sections."""
-    for name in document.content:
-        if name not in TOP:
-            problems.errors.append(_unknown_at_top(document, name))
+def named_sections(document: Document, kind: str, problems: Problems) -> dict[str, dict[str, Any]]:
+    """Return the sections of a kind by their names."""
+    content = document.content.get(kind, {})
+    if not isinstance(content, dict):
+        problems.add(f"[{kind}] is not one section", document.place((kind,)), f"write [{kind}.NAME] above the keys of each")
+        return {}
+    found = {}
+    nameless = [name for name, raw in content.items() if not isinstance(raw, dict)]
+    if nameless:
+        message = f"{', '.join(nameless)}: the section [{kind}] has no name"
+        problems.add(message, document.place((kind, nameless[0])), f"write [{kind}.NAME] above its keys")
+    for name, raw in content.items():
+        if name in nameless:
+            continue
+        if not _NAME.fullmatch(name):
+            problems.add(f"{name!r} cannot be a name here", document.place((kind, name)), "names have letters, digits, _ and -")
+        else:
+            found[name] = raw
+    return found
 
 
 def read_source(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> SourceSection:
-    """`[sources.NAME]`."""
     path = (SOURCES, name)
-    url = _url(document, path, raw, SOURCE_FORMS)
-    kind = source_kind(url, document.place((*path, "url")))
+    raw = correct_address(document, path, raw, problems)
+    try:
+        url = _url(document, path, raw, SOURCE_FORMS)
+        kind = source_kind(url, document.place((*path, "url")))
+    except DefiniteError:
+        check_any_kind(document, path, raw, problems)
+        raise
     own = merge_fields(*SOURCE_KEYS[kind])
     section, choices = SOURCE_OPTIONS.get(kind, ("", {}))
-    known = _filter_known(document, path, {**own, **choices}, raw, problems, source_title(kind))
+    known = filter_known(document, path, {**own, **choices}, raw, problems, source_title(kind))
     settled = _resolve_references(document, path, known, problems)
     values = parse_keys(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
-    whole = _address_with_password(document, path, url, values)
-    with _locate_errors(document, (*path, "url")):
-        check_source(whole, kind)
     chosen: PlainSettings = {}
     for key in (key for key in settled if key in choices):
         with problems.collect():
             at = _locate_below(document, (*path, key), 2)
             _validate_into(chosen, section, {TOPIC_TABLES.get(key, key): settled[key]}, at)
+    whole = url
+    with problems.collect():
+        whole = _address_with_password(document, path, url, values)
+    with _locate_errors(document, (*path, "url")):
+        check_source(whole, kind)
     return SourceSection(name, whole, kind, values, chosen)
 
 
 def read_sink(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> SinkSection:
-    """`[sinks.NAME]`."""
     path = (SINKS, name)
+    raw = correct_address(document, path, raw, problems)
     if CLASS in raw:
         return _read_producer(document, name, raw, problems)
-    url = _url(document, path, raw, SINK_FORMS)
-    connector = find_sink_connector(url)
-    section = "" if connector is None else connector.section
+    try:
+        url = _url(document, path, raw, SINK_FORMS)
+        with _locate_errors(document, (*path, "url")):
+            connector = sink_connector(url)
+    except DefiniteError:
+        check_any_kind(document, path, raw, problems)
+        raise
+    section = connector.section
     if section == PRODUCER:
         return _read_producer(document, name, raw, problems, url)
     in_address = sink_address_fields(connector)
     own = {**setting_fields(SinkKeys), **in_address}
     tables = {TABLES: None} if section == SINK else {}
-    known = _filter_known(document, path, {**own, **sink_option_fields(connector), **tables}, raw, problems, sink_title(connector))
+    known = filter_known(document, path, {**own, **sink_option_fields(connector), **tables}, raw, problems, sink_title(connector))
     settled = _resolve_references(document, path, known, problems)
     values = parse_keys(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
-    whole = _address_with_password(document, path, url, values)
-    with _locate_errors(document, (*path, "url")):
-        whole = add_query_settings(whole, {key: str(values[key]) for key in in_address if key in raw})
-        check_sink(whole)
     chosen: PlainSettings = {}
     for key, value in settled.items():
-        if key not in own:
-            with problems.collect():
+        with problems.collect():
+            if key == TABLES and section == SINK:
+                tables_of_sink = _read_tables(document, (*path, TABLES), value, setting_fields(TableOptions), problems)
+                chosen = UserSettings(tables_of_sink).over(UserSettings(chosen)).plain
+            elif key not in own:
                 _validate_into(chosen, section, {key: value}, _locate_below(document, path, 1))
+    whole = url
+    with problems.collect():
+        whole = _address_with_password(document, path, url, values)
+    with _locate_errors(document, (*path, "url")):
+        whole = add_query_settings(whole, {key: str(values[key]) for key in in_address if key in known})
+        check_sink(whole)
     return SinkSection(name, whole, section, chosen)
 
 
@@ -215,43 +236,70 @@ def _read_producer(document: Document, name: str, raw: Mapping[str, Any], proble
 
 
 def read_pipe(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> PipeSection:
-    """`[pipes.NAME]`."""
     path = (PIPES, name)
-    known = _filter_known(document, path, {**PIPE_FIELDS, TABLES: None, SCHEMA_CHANGES: None}, raw, problems, "[pipes.NAME]")
+    known = filter_known(document, path, {**PIPE_FIELDS, TABLES: None, SCHEMA_CHANGES: None}, raw, problems, "[pipes.NAME]")
+    for key, needed in (("source", known.get("source") or known.get("sources")), ("sink", known.get("sink"))):
+        if not needed:
+            problems.add(f"the pipe {name} has no {key}", document.place(path), f'write {key} = "NAME"')
     settled = _resolve_references(document, path, known, problems)
     values = parse_keys(document, path, PIPE_FIELDS, {key: value for key, value in settled.items() if key in PIPE_FIELDS}, problems)
     policies: PlainSettings = {}
-    for kind, word in require_table(document, (*path, SCHEMA_CHANGES), settled.get(SCHEMA_CHANGES, {})).items():
-        with problems.collect():
-            _validate_into(policies, SCHEMA_CHANGES, {kind: word}, _locate_below(document, path, 0))
-    if isinstance(settled.get(TABLES), list):
-        raise DefiniteError(
-            f"{TABLES} of a pipe are settings of tables, by their names",
-            place=document.place((*path, TABLES)),
-            hint="select tables by include = […], or by tables of the source",
-        )
-    tables = require_table(document, (*path, TABLES), settled.get(TABLES, {}))
+    with problems.collect():
+        for kind, word in require_table(document, (*path, SCHEMA_CHANGES), settled.get(SCHEMA_CHANGES, {})).items():
+            with problems.collect():
+                _validate_into(policies, SCHEMA_CHANGES, {kind: word}, _locate_below(document, path, 0))
+    tables = settled.get(TABLES, {})
+    if not isinstance(tables, dict):
+        message = f"{TABLES} of a pipe are settings of tables, by their names"
+        problems.add(message, document.place((*path, TABLES)), "select tables by include = […], or by tables of the source")
+        tables = {}
     return PipeSection(name, values, policies, tables)
 
 
-def read_table_settings(document: Document, pipe: PipeSection, sink: SinkSection, problems: Problems) -> PlainSettings:
-    """Return the settings of `[pipes.NAME.tables."GLOB"]`, by the section that stores them."""
+def read_table_settings(document: Document, pipe: PipeSection, sink: SinkSection | None, problems: Problems) -> PlainSettings:
+    """Return the settings of `[pipes.NAME.tables."GLOB"]`, by the section that stores them. The sink is None if it has errors itself."""
+    of_sink = setting_fields(TableOptions) if sink is None or sink.section == SINK else {}
+    return _read_tables(document, (PIPES, pipe.name, TABLES), pipe.tables, of_sink, problems)
+
+
+def _read_tables(
+    document: Document, path: Keys, tables: Mapping[str, Any], of_sink: Mapping[str, Field], problems: Problems
+) -> PlainSettings:
+    """Return the settings of tables by their globs; report each wrong key and value. Transforms are settings of a pipe's tables only."""
     found: PlainSettings = {}
-    for glob, raw in pipe.tables.items():
-        path = (PIPES, pipe.name, TABLES, glob)
-        with problems.collect():
-            own = require_table(document, path, raw)
-            of_sink = setting_fields(TableOptions) if sink.section == SINK else {}
-            known = {**setting_fields(TransformOptions), **of_sink}
-            for key, value in own.items():
+    known = {**(setting_fields(TransformOptions) if path[0] == PIPES else {}), **of_sink}
+    for glob, own in _iter_globs(document, path, require_table(document, path, tables), problems):
+        for key, value in own.items():
+            at = (*path, glob, key)
+            if key not in known:
+                problems.errors.append(unknown_key(document, at, known, hint_for(key, value, "")))
+                continue
+            # Each entry of a table is validated by itself: one wrong entry does not hide the others.
+            is_table = known[key].kind == TEXT_PAIRS and isinstance(value, dict) and value
+            for one in [{name: entry} for name, entry in value.items()] if is_table else [value]:
                 with problems.collect():
-                    if key not in known:
-                        raise unknown_key(document, (*path, key), known, hint_for(key, value, ""))
                     if key in of_sink:
-                        _validate_into(found, SINK, {TABLES: {glob: {key: value}}}, _locate_below(document, (PIPES, pipe.name), 1))
+                        _validate_into(found, SINK, {TABLES: {glob: {key: one}}}, _locate_below(document, path[:-1], 1))
                     else:
-                        _validate_into(found, TRANSFORMS, {glob: {key: value}}, _locate_below(document, (PIPES, pipe.name, TABLES), 1))
+                        _validate_into(found, TRANSFORMS, {glob: {key: one}}, _locate_below(document, path, 1))
     return found
+
+
+def _iter_globs(document: Document, path: Keys, tables: Mapping[str, Any], problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the settings of each glob over `database.table`; report other names, and yield their settings under a glob."""
+    for name, raw in tables.items():
+        if "." in name:
+            with problems.collect():
+                yield name, require_table(document, (*path, name), raw)
+            continue
+        # Without quotes, the dot of a name divides tables.
+        divided = isinstance(raw, dict) and bool(raw) and all(isinstance(one, dict) for one in raw.values())
+        meant = {f"{name}.{inner}": ((name, inner), raw[inner]) for inner in raw} if divided else {f"*.{name}": ((name,), raw)}
+        for glob, (written, own) in meant.items():
+            hint = f"write [{dotted_key((*path, glob if divided else f'DATABASE.{name}'))}], with the quotes"
+            problems.add("settings for some tables need a glob over database.table", document.place((*path, *written)), hint)
+            document.misspelt[*path, glob] = (*path, *written)
+            yield glob, own if isinstance(own, dict) else {}
 
 
 def _validate_into(chosen: PlainSettings, section: str, content: PlainSettings, place: Callable[[Keys], str]) -> None:
@@ -264,21 +312,6 @@ def _validate_into(chosen: PlainSettings, section: str, content: PlainSettings, 
 def _locate_below(document: Document, path: Keys, cut: int) -> Callable[[Keys], str]:
     """Return a locator that maps setting paths, without their first `cut` names, to keys below `path`."""
     return lambda inner: document.place((*path, *inner[cut:]))
-
-
-def _filter_known(
-    document: Document,
-    path: Keys,
-    known: Mapping[str, Any],
-    raw: Mapping[str, Any],
-    problems: Problems,
-    here: str,
-) -> dict[str, Any]:
-    """Return the known keys; report the others."""
-    for name in raw:
-        if name not in known:
-            problems.errors.append(unknown_key(document, (*path, name), known, hint_for(name, raw[name], here)))
-    return {name: value for name, value in raw.items() if name in known}
 
 
 def _resolve_references(document: Document, path: Keys, raw: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
@@ -308,24 +341,10 @@ def _address_with_password(document: Document, path: Keys, url: str, values: Map
     return add_password(url, password, document.place(place)) if password else url
 
 
-class _locate_errors:
-    """Sets the place of errors raised inside to a key."""
-
-    def __init__(self, document: Document, path: Keys) -> None:
-        self._place = document.place(path)
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, DefiniteError):
-            raise DefiniteError(error.message, place=self._place, hint=error.hint) from error
-
-
-def _unknown_at_top(document: Document, name: str) -> DefiniteError:
-    if name in (SINK, KAFKA, "source", "pipe", "debezium", "scylla", REPLAY, SCHEMA_CHANGES):
-        return DefiniteError(
-            f"there is no section [{name}] in a file of pipes",
-            place=document.place((name,)),
-            hint="write [sources.NAME], [sinks.NAME] and [pipes.NAME]; [sink] and so on are for --settings of headrace replicate",
-        )
-    return unknown_key(document, (name,), TOP)
+@contextmanager
+def _locate_errors(document: Document, path: Keys) -> Iterator[None]:
+    """Set the place of errors raised inside to a key."""
+    try:
+        yield
+    except DefiniteError as error:
+        raise DefiniteError(error.message, place=document.place(path), hint=error.hint) from error

@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from headrace.config.configuration import ConfiguredPipe
-from headrace.config.document.document import PIPES, Document
+from headrace.config.document import PIPES, Document, Problems
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
 from headrace.model.schema import TableName
@@ -23,10 +23,10 @@ from headrace.pipes.spec import PipeSpec
 from headrace.settings.settings_file import KAFKA, SINK, TABLES, PlainSettings, UserSettings
 from headrace.sinks.clickhouse.connector import CLICKHOUSE
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
-from headrace.sinks.clickhouse.tables.target_names import target_name
-from headrace.sinks.kafka.messages.options import TOPIC_FORMATS
+from headrace.sinks.clickhouse.tables.target_table import target_name
+from headrace.sinks.kafka.options import TOPIC_FORMATS
 from headrace.sinks.registry import find_sink_connector, has_table_store, is_topics
-from headrace.sources.debezium.events.topic_tables import TableNaming
+from headrace.sources.debezium.events.options import TableNaming
 
 _SOURCE: Final = "{source}"
 _NAME_KEYS: Final = ("database", "target")
@@ -57,7 +57,6 @@ def _topics(chosen: UserSettings, prefix: str, sink: str) -> PlainSettings:
 
 
 def _substitute_source(choices: PlainSettings, source: str) -> PlainSettings:
-    """Replace `{source}` in database and table names."""
     found: dict[str, Any] = {}
     for name, value in choices.items():
         if name in _NAME_KEYS:
@@ -83,21 +82,23 @@ class _Target:
         return self.source if self.renamed else f"{self.source.partition('.')[0]}.{target.partition('.')[2]}"
 
 
-def check_target_overlaps(document: Document, pipes: Iterable[ConfiguredPipe]) -> None:
-    """Raise `DefiniteError` if two sources of enabled pipes may write to the same table or topic."""
+def check_target_overlaps(document: Document, pipes: Iterable[ConfiguredPipe], problems: Problems) -> None:
+    """Report pipes that may write to the same table or topic as an earlier source or pipe, each once."""
+    reported: set[str] = set()
     parts = [(pipe, spec) for pipe in pipes if pipe.enabled for spec in (*pipe.specs, *_merge_specs(pipe))]
     for (one, first), (other, second) in combinations(parts, 2):
         # Within one pipe, merged topics are shared on purpose, and Merge tables are recognized by their engine.
         is_allowed = (one is other and one.merged) or first.settings.shared_target or second.settings.shared_target
         shared = "" if is_allowed else _shared_target(first, second)
-        if not shared:
+        if not shared or other.name in reported:
             continue
+        reported.add(other.name)
         what = "topic" if is_topics(first.sink) else "table"
         within = one is other
-        raise DefiniteError(
+        problems.add(
             f"{first.name} and {second.name} may both write to the {what} {shared}",
-            place=document.place((PIPES, other.name, "sources" if within else "sink")),
-            hint='give a prefix, such as prefix = "{source}_" (and merge = true to see all sources\' rows in one)'
+            document.place((PIPES, other.name, "sources" if within else "sink")),
+            'give a prefix, such as prefix = "{source}_" (and merge = true to see all sources\' rows in one)'
             if within
             else "leave those out of one (exclude), give one a prefix or another sink, make it one pipe whose sources are merged, or "
             "allow it: shared_target = true",

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
 
+from headrace import urls as encryption
 from headrace.errors import DefiniteError
-from headrace.urls import tls as encryption
-from headrace.urls.query_settings import is_loopback, parse_seconds, parse_settings
-from headrace.urls.tls import Tls, TlsMode, tls_settings
+from headrace.urls import Tls, TlsMode, is_loopback, parse_seconds, parse_settings, tls_settings
 
 PORT: Final = 9042
 PASSWORD_VARIABLES: Final = {"scylla": "HEADRACE_SOURCE_PASSWORD", "cql": "HEADRACE_SINK_PASSWORD"}
@@ -61,7 +60,6 @@ class CqlAddress:
 
 
 def is_cql(url: str) -> bool:
-    """Return whether a URL is a CQL address."""
     return url.startswith(tuple(f"{scheme}://" for scheme in PASSWORD_VARIABLES))
 
 

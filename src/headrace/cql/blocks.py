@@ -6,16 +6,18 @@ values are decided by these bytes, as servers do.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.cql.log import OPERATION, TIME, Operation
+from headrace.cql.log import OPERATION, STREAM, TIME, Operation
 from headrace.cql.tables import CqlTable
-from headrace.cql.timeuuid import bulk_micros
+from headrace.cql.timeuuid import bulk_micros, micros
 
 _IMAGES: Final = (Operation.PREIMAGE, Operation.POSTIMAGE)
 
@@ -54,7 +56,6 @@ class LogBlock:
 
     @property
     def operations(self) -> NDArray[np.int8]:
-        """The operation of each row, as numbers."""
         return fixed_bytes(self.rows.column(OPERATION), 1).view(np.int8)[:, 0]
 
     @property
@@ -72,8 +73,8 @@ class RowBlock:
     """The base table's columns by their names, each `binary`. Static columns have rows of their own, with null clustering columns, and are
     null in all others (in a table without clustering columns nothing is static).
 
-    A list (not frozen) holds exactly the elements that were written up to `as_of`, in their order, so the log's elements after `as_of` are
-    beside them; null is an empty list as of then. Of all else, cells after `as_of` may be among them: they have the log's timestamps. A row
+    A list (not frozen) holds exactly the elements that were written up to `as_of`, in their order: the log's elements after `as_of` are
+    additional; null is an empty list as of then. Of all else, cells after `as_of` may be among them: they have the log's timestamps. A row
     whose regular columns are all null is there by its marker alone; of all other rows' markers nothing is known."""
     times: pa.RecordBatch
     """For each column that is not of the key, by its name, `list<int64>`: the write times of its cells in microseconds, one for an atomic
@@ -89,6 +90,8 @@ class RowBlock:
     gone: pa.RecordBatch | None = None
     """Keys of rows that were asked for and are not there: as of `as_of`, none of their regular cells and no marker lives. The key's columns
     as in `rows`; clustering columns are never null here."""
+    replaces: bool = False
+    """Whether the rows are repaired: a sink that stores cells deletes those up to `as_of` that are not in these rows (all of `gone`)."""
 
     @property
     def subject(self) -> str:
@@ -118,3 +121,37 @@ def fixed_bytes(column: pa.BinaryArray, width: int) -> NDArray[np.uint8]:
         return np.empty((0, width), np.uint8)
     data = np.frombuffer(column.buffers()[2], np.uint8)
     return data[offsets[0] : offsets[-1]].reshape(count, width)
+
+
+_FORM: Final = re.compile(r"log of (?P<table>\S+), stream 0x(?P<stream>[0-9a-f]{32}), cdc\$time (?P<time>[0-9a-f-]{36})")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPosition:
+    table: str
+    """`keyspace.table`."""
+    stream: bytes
+    time: bytes
+
+    @classmethod
+    def of_row(cls, table: str, rows: pa.RecordBatch, row: int) -> Self:
+        return cls(table, rows.column(STREAM)[row].as_py() or bytes(16), rows.column(TIME)[row].as_py() or bytes(16))
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Parse the text form; None if it is not a batch position."""
+        found = _FORM.fullmatch(text)
+        return cls(found["table"], bytes.fromhex(found["stream"]), UUID(found["time"]).bytes) if found else None
+
+    @property
+    def micros(self) -> int:
+        """Its time, in microseconds since 1970."""
+        return micros(UUID(bytes=self.time))
+
+    @property
+    def id(self) -> bytes:
+        """Stream and `cdc$time`, which identify a batch within its log."""
+        return self.stream + self.time
+
+    def __str__(self) -> str:
+        return f"log of {self.table}, stream 0x{self.stream.hex()}, cdc$time {UUID(bytes=self.time)}"

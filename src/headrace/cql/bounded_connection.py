@@ -3,6 +3,9 @@
 Invariant: a server, hostile or broken, cannot make this process hold more than a frame of `FRAME_BYTES` for a connection, unpack a frame to
 more than that, or build rows that take more than `RESULT_BYTES` of an answer. Its messages that cannot be decoded close the connection.
 After a connection is closed, its received frames are dropped: all connections of the process share one thread.
+
+The driver finds where the rows of a page begin and leaves their bytes as the server sent them (`RawPage`). Its own parser decodes a page
+only when the page is iterated, so one session serves both raw bytes and Python values.
 """
 
 from __future__ import annotations
@@ -10,12 +13,13 @@ from __future__ import annotations
 import io
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cassandra.cluster import Cluster
 from cassandra.connection import ConnectionShutdown, ProtocolError, _ConnectionIOBuffer
-from cassandra.protocol import COMPRESSED_FLAG, ProtocolHandler
+from cassandra.protocol import COMPRESSED_FLAG, ProtocolHandler, ResultMessage, _ProtocolHandler
 
 FRAME_BYTES: Final = 256 << 20
 """Maximum size of a frame in the protocol."""
@@ -135,3 +139,60 @@ class _DecodeErrorFilter(logging.Filter):
 
 
 logging.getLogger("cassandra.connection").addFilter(_DecodeErrorFilter())
+
+
+class RawPage:
+    """The rows of one answer: `count` times, for each column, four bytes of length and a value."""
+
+    def __init__(self, names: Sequence[str], body: bytes, start: int, count: int, again: tuple[Any, ...]) -> None:
+        self.names = tuple(names)
+        self.body = body
+        self.start = start
+        """Where the first row begins in `body`."""
+        self.count = count
+        self._again = again
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self.decoded())
+
+    def decoded(self) -> list[tuple[Any, ...]]:
+        """The rows by the driver's own decoder."""
+        kind, first, *others = self._again
+        message = ProtocolHandler.message_types_by_opcode[ResultMessage.opcode](kind)
+        message.recv_results_rows(io.BytesIO(self.body[first:]), *others)
+        found: list[tuple[Any, ...]] = message.parsed_rows
+        return found
+
+
+class _RawResult(ResultMessage):  # type: ignore[misc]
+    def recv_results_rows(self, f: Any, protocol_version: int, user_type_map: Any, result_metadata: Any, encryption: Any) -> None:
+        first = f.tell()
+        self.recv_results_metadata(f, user_type_map)
+        columns = self.column_metadata or result_metadata
+        count = int.from_bytes(f.read(4), "big", signed=True)
+        check_rows(count, len(columns), len(f.getvalue()) - f.tell())
+        self.column_names = [column[2] for column in columns]
+        self.column_types = [column[3] for column in columns]
+        again = (self.kind, first, protocol_version, user_type_map, result_metadata, encryption)
+        self.parsed_rows = RawPage(self.column_names, f.getvalue(), f.tell(), count, again)
+
+
+class RawPageHandler(_ProtocolHandler):  # type: ignore[misc]
+    """A session's protocol handler: answers with rows carry `RawPage`s."""
+
+    message_types_by_opcode = {**_ProtocolHandler.message_types_by_opcode, ResultMessage.opcode: _RawResult}  # noqa: RUF012 (the driver's own form)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeResult:
+    """Prevents the driver from iterating over a page."""
+
+    page: RawPage
+
+
+def read_whole_page(_names: Sequence[str], rows: RawPage) -> WholeResult:
+    """A row factory that returns the page unchanged."""
+    return WholeResult(rows)

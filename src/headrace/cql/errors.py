@@ -30,7 +30,7 @@ from cassandra.protocol import ErrorMessage, SyntaxException
 from headrace.cql.address import CqlAddress, password_variable
 from headrace.cql.bounded_connection import BROKEN
 from headrace.errors import DefiniteError, HeadraceError, TransientError
-from headrace.urls.tls import TlsMode, certificate_remedy
+from headrace.urls import TlsMode, certificate_remedy
 
 DRIVER_ERRORS: Final = (DriverException, NoHostAvailable, ConnectionException, ProtocolError, ErrorMessage, OSError)
 """Errors that the driver raises for problems of the server, the network or a statement."""
@@ -48,7 +48,6 @@ def server_errors(address: CqlAddress, about: str = "") -> Iterator[None]:
 
 
 def translate_error(error: BaseException, address: CqlAddress, about: str = "") -> HeadraceError:
-    """Translate an error of the driver."""
     place = f"{address} {about}".rstrip()
     if isinstance(error, HeadraceError):
         return error
@@ -59,32 +58,29 @@ def translate_error(error: BaseException, address: CqlAddress, about: str = "") 
         return DefiniteError(broken, place=place, hint=_other_port(address))
     if isinstance(error, AuthenticationFailed):
         return _auth_error(error, address, place)
+    text = _error_text(error)
     if isinstance(error, Unauthorized):
-        return DefiniteError(f"the account may not do this: {_error_text(error)}", place=place, hint="GRANT it what the message names")
+        return DefiniteError(f"the account may not do this: {text}", place=place, hint="GRANT it what the message names")
     if isinstance(error, RateLimitReached):
-        return TransientError(f"the cluster limits the rate of requests: {_error_text(error)}", place=place, hint=_BUSY)
+        return TransientError(f"the cluster limits the rate of requests: {text}", place=place, hint=_BUSY)
     if isinstance(error, AlreadyExists | InvalidRequest | SyntaxException | RequestValidationException):
-        return DefiniteError(
-            f"the server refuses: {_error_text(error)}", place=place, hint="check the keyspace, the table and their columns"
-        )
+        return DefiniteError(f"the server refuses: {text}", place=place, hint="check the keyspace, the table and their columns")
     if isinstance(error, Unavailable):
         missing = f"{error.alive_replicas} of {error.required_replicas} replicas that the consistency demands are alive"
         return TransientError(f"too few replicas: {missing}", place=place, hint=_BUSY + ", or choose another consistency=")
     if isinstance(error, ReadTimeout | WriteTimeout | OperationTimedOut):
-        return TransientError(f"the cluster took too long: {_error_text(error)}", place=place, hint=_BUSY + ", or raise read-timeout=")
+        return TransientError(f"the cluster took too long: {text}", place=place, hint=_BUSY + ", or raise read-timeout=")
     if isinstance(error, OSError) and (found := _tls_failure(error, place)) is not None:
         return found
     if isinstance(error, UnresolvableContactPoints):
         return TransientError("no host of the address can be found by its name", place=place, hint="check the names in the address")
     if isinstance(error, ProtocolError):
-        return DefiniteError(
-            f"the server and the driver have no common protocol: {_error_text(error)}", place=place, hint=_other_port(address)
-        )
+        return DefiniteError(f"the server and the driver have no common protocol: {text}", place=place, hint=_other_port(address))
     if isinstance(error, RequestExecutionException | ErrorMessage):
-        return TransientError(f"the cluster could not do it: {_error_text(error)}", place=place, hint=_BUSY)
+        return TransientError(f"the cluster could not do it: {text}", place=place, hint=_BUSY)
     if isinstance(error, DriverException):
-        return DefiniteError(f"the driver cannot do it: {_error_text(error)}", place=place, hint="this should not happen; please report it")
-    return TransientError(f"the server cannot be reached: {_error_text(error)}", place=place, hint="check that it runs and can be reached")
+        return DefiniteError(f"the driver cannot do it: {text}", place=place, hint="this should not happen; please report it")
+    return TransientError(f"the server cannot be reached: {text}", place=place, hint="check that it runs and can be reached")
 
 
 def _no_host_error(error: NoHostAvailable, address: CqlAddress, place: str) -> HeadraceError:
@@ -104,11 +100,10 @@ def _auth_error(error: AuthenticationFailed, address: CqlAddress, place: str) ->
     if not address.user:
         hint = f"write {address.scheme}://user:password@host/keyspace, or give the password in {variable}"
         return DefiniteError("the server demands an account", place=place, hint=hint)
-    return DefiniteError(
-        f"access is denied to {address.user!r}: {_error_text(error)}",
-        place=place,
-        hint=f"check the account and its password (in the address or {variable})",
-    )
+    hint = f"check the account and its password (in the address or {variable})"
+    denied = DefiniteError(f"access is denied to {address.user!r}: {_error_text(error)}", place=place, hint=hint)
+    denied.wrong_password = True
+    return denied
 
 
 def _tls_failure(error: OSError, place: str) -> HeadraceError | None:
@@ -123,9 +118,8 @@ def _tls_failure(error: OSError, place: str) -> HeadraceError | None:
     if reason == "CERTIFICATE_VERIFY_FAILED":
         why = text.removeprefix("certificate verify failed: ")
         return DefiniteError(f"the server's certificate is not accepted: {why}", place=place, hint=certificate_remedy(why))
-    return DefiniteError(
-        f"TLS with the server failed: {text}", place=place, hint="check that the server encrypts on this port, cert= and key="
-    )
+    hint = "check that the server encrypts on this port, cert= and key="
+    return DefiniteError(f"TLS with the server failed: {text}", place=place, hint=hint)
 
 
 def _possible_tls_mismatch(address: CqlAddress) -> str:

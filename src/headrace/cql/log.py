@@ -64,11 +64,8 @@ def key_type(base: CqlType) -> CqlType:
 def log_table(base: CqlTable) -> CqlTable:
     """The definition of a base table's log table. Raises for counters, as ScyllaDB does."""
     if any(column.type.name == "counter" for column in base.columns):
-        raise DefiniteError(
-            f"Cannot create CDC log for table {base.name}. Counter support not implemented.",
-            place=f"table {base.name}",
-            hint="leave the table out",
-        )
+        message = f"Cannot create CDC log for table {base.name}. Counter support not implemented."
+        raise DefiniteError(message, place=f"table {base.name}", hint="leave the table out")
     head = [
         CqlColumn(STREAM, CqlType("blob"), ColumnRole.PARTITION),
         CqlColumn(TIME, CqlType("timeuuid"), ColumnRole.CLUSTERING),

@@ -21,13 +21,8 @@ from headrace.cql.types import CqlType, parse_type
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 
-_ROLES: Final = {
-    "partition_key": ColumnRole.PARTITION,
-    "clustering": ColumnRole.CLUSTERING,
-    "static": ColumnRole.STATIC,
-    "regular": ColumnRole.REGULAR,
-}
-_ORDER: Final = tuple(_ROLES.values())
+_ROLES: Final = dict(zip(("partition_key", "clustering", "static", "regular"), ColumnRole, strict=True))
+_ORDER: Final = tuple(ColumnRole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +35,7 @@ class TableDescription:
 
 
 def schema_version(session: CqlSession) -> UUID:
-    """A number that changes with every change of any table or type; the same on all nodes once they agree."""
+    """Return a number that changes with every change of any table or type; the same on all nodes once they agree."""
     found: UUID = session.execute("SELECT schema_version FROM system.local")[0].schema_version
     return found
 
@@ -50,17 +45,17 @@ def list_keyspaces(session: CqlSession) -> list[str]:
 
 
 def list_tables(session: CqlSession, keyspace: str) -> list[str]:
-    """The tables of a keyspace, without materialized views."""
+    """Return the tables of a keyspace, without materialized views."""
     return sorted(row.table_name for row in _of_keyspace(session, "table_name", "tables", keyspace))
 
 
 def describe(session: CqlSession, name: TableName) -> CqlTable:
-    """A table's definition; an error if there is none."""
+    """Return a table's definition; raise if there is none."""
     return describe_all(session, [name])[name].table
 
 
 def describe_all(session: CqlSession, names: Iterable[TableName]) -> dict[TableName, TableDescription]:
-    """The definitions of tables; an error names the first that is not there."""
+    """Return the definitions of tables; the error names the first that does not exist."""
     found: dict[TableName, TableDescription] = {}
     wanted: dict[str, list[TableName]] = {}
     for name in names:
@@ -73,7 +68,7 @@ def describe_all(session: CqlSession, names: Iterable[TableName]) -> dict[TableN
 
 
 def describe_types(session: CqlSession, keyspace: str) -> dict[str, CqlType]:
-    """A keyspace's user types by name, not frozen."""
+    """Return a keyspace's user types by name, not frozen."""
     return dict(_Keyspace.read(session, keyspace).types)
 
 
@@ -91,7 +86,7 @@ class _Keyspace:
         for row in _of_keyspace(session, wanted, "columns", keyspace):
             columns.setdefault(row.table_name, []).append(row)
         raw = {row.type_name: row for row in _of_keyspace(session, "type_name, field_names, field_types", "types", keyspace)}
-        return cls(ids, columns, _Types(keyspace, raw).all())
+        return cls(ids, columns, _user_types(keyspace, raw))
 
     def describe(self, session: CqlSession, name: TableName) -> TableDescription:
         if name.table not in self.ids:
@@ -101,29 +96,18 @@ class _Keyspace:
         return TableDescription(CqlTable(name, tuple(_column(row, self.types) for row in ordered)), self.ids[name.table])
 
 
-class _Types:
-    """The user types of a keyspace, whose fields may be of other user types."""
-
-    def __init__(self, keyspace: str, raw: Mapping[str, Any]) -> None:
-        self._keyspace, self._raw = keyspace, raw
-        self._made: dict[str, CqlType] = {}
-
-    def all(self) -> dict[str, CqlType]:
-        waiting = dict(self._raw)
-        while waiting:
-            for name, row in list(waiting.items()):
-                if not self._needs(row) & waiting.keys() - {name}:
-                    self._made[name] = self._build(row)
-                    del waiting[name]
-        return self._made
-
-    def _needs(self, row: Any) -> set[str]:
-        words = {found[0] or found[1] for text in row.field_types for found in re.findall(r'"((?:[^"]|"")+)"|(\w+)', text)}
-        return {word.replace('""', '"') for word in words}
-
-    def _build(self, row: Any) -> CqlType:
-        args = tuple(parse_type(text, self._made).as_frozen() for text in row.field_types)
-        return CqlType("udt", args, keyspace=self._keyspace, udt=row.type_name, fields=tuple(row.field_names))
+def _user_types(keyspace: str, raw: Mapping[str, Any]) -> dict[str, CqlType]:
+    """Return the user types of a keyspace, whose fields may be of other user types."""
+    made: dict[str, CqlType] = {}
+    waiting = dict(raw)
+    while waiting:
+        for name, row in list(waiting.items()):
+            words = [found[0] or found[1] for text in row.field_types for found in re.findall(r'"((?:[^"]|"")+)"|(\w+)', text)]
+            if not {word.replace('""', '"') for word in words} & waiting.keys() - {name}:
+                args = tuple(parse_type(text, made).as_frozen() for text in row.field_types)
+                made[name] = CqlType("udt", args, keyspace=keyspace, udt=name, fields=tuple(row.field_names))
+                del waiting[name]
+    return made
 
 
 def _column(row: Any, types: Mapping[str, CqlType]) -> CqlColumn:

@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, Self
 
 from cassandra import ConsistencyLevel
@@ -23,9 +22,8 @@ from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
 from cassandra.query import PreparedStatement, SimpleStatement
 
 from headrace.cql.address import CqlAddress
-from headrace.cql.bounded_connection import RESULT_BYTES, BoundedCqlConnection, violation, violations
+from headrace.cql.bounded_connection import RESULT_BYTES, BoundedCqlConnection, RawPageHandler, read_whole_page, violation, violations
 from headrace.cql.errors import server_errors
-from headrace.cql.raw_pages import RawPageHandler, read_whole_page
 from headrace.errors import DefiniteError
 
 log = logging.getLogger("headrace")
@@ -43,8 +41,6 @@ _opening = threading.Lock()
 
 
 class CqlSession:
-    """A session, and the cluster it belongs to."""
-
     def __init__(self, address: CqlAddress, driver: Session) -> None:
         self.address = address
         self.driver = driver
@@ -53,7 +49,7 @@ class CqlSession:
         self._preparing = threading.Lock()
 
     def execute(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> list[Any]:
-        """All rows of a statement, as named tuples of Python's values; for what is small. An answer without an end is an error."""
+        """Return all rows of a statement, as named tuples of Python values; for small results. An answer without an end is an error."""
         with server_errors(self.address, about=_short(query)):
             pages = self.driver.execute(SimpleStatement(query), parameters)
             rows: list[Any] = []
@@ -70,7 +66,7 @@ class CqlSession:
                 pages.fetch_next_page()
 
     def prepare(self, query: str) -> PreparedStatement:
-        """A statement that the cluster knows already; prepared once."""
+        """Prepare a statement, once."""
         with self._preparing:
             if query not in self._prepared:
                 with server_errors(self.address, about=_short(query)):
@@ -79,7 +75,6 @@ class CqlSession:
 
     @property
     def datacenters(self) -> tuple[str, ...]:
-        """The names of the cluster's datacenters."""
         return _datacenters(self.driver.cluster)
 
     def close(self) -> None:
@@ -88,12 +83,12 @@ class CqlSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 
 def connect(address: CqlAddress) -> CqlSession:
-    """A session with the cluster; raises our errors only. A keyspace in the address is not entered: statements name theirs."""
+    """Connect to the cluster; driver errors are translated. A keyspace in the address is not entered: statements name theirs."""
     cluster = _cluster(address)
     try:
         driver = _opened(cluster, address)
@@ -132,11 +127,10 @@ def shared_session(address: CqlAddress) -> CqlSession:
         return _open[key]
 
 
-def close_shared_sessions() -> None:
-    """Close all sessions of `shared_session`; they must not be used any more."""
-    for session in _open.values():
-        session.close()
-    _open.clear()
+def close_shared_sessions(host: tuple[str, int] | None = None) -> None:
+    """Close the sessions of `shared_session` (with one host); they must not be used any more."""
+    for key in [key for key in _open if host is None or host in key[0].hosts]:
+        _open.pop(key).close()
 
 
 def _cluster(address: CqlAddress) -> Cluster:

@@ -1,4 +1,4 @@
-"""Timeuuids: their microseconds, their order, the least and greatest of a moment.
+"""Timeuuids: their microseconds, their order, the greatest of a moment.
 
 CQL orders timeuuids by their time (in units of 100 ns), then by the other half as *signed* bytes.
 """
@@ -22,13 +22,7 @@ def make(micros: int, rest: int, ticks: int = 0) -> UUID:
     return UUID(int=((time & 0xFFFFFFFF) << 96) | ((time >> 32 & 0xFFFF) << 80) | (1 << 76) | ((time >> 48 & 0xFFF) << 64) | rest)
 
 
-def least(micros: int) -> UUID:
-    """The least timeuuid of a microsecond."""
-    return make(micros, _LEAST)
-
-
 def greatest(micros: int) -> UUID:
-    """The greatest timeuuid of a microsecond."""
     return make(micros, _GREATEST, 9)
 
 

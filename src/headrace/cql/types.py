@@ -14,30 +14,9 @@ from typing import Final
 from headrace.errors import DefiniteError
 from headrace.model.json_record import JsonRecord
 
-NATIVE: Final = frozenset(
-    {
-        "ascii",
-        "bigint",
-        "blob",
-        "boolean",
-        "counter",
-        "date",
-        "decimal",
-        "double",
-        "duration",
-        "float",
-        "inet",
-        "int",
-        "smallint",
-        "text",
-        "time",
-        "timestamp",
-        "timeuuid",
-        "tinyint",
-        "uuid",
-        "varint",
-    }
-)
+_NUMBERS: Final = frozenset({"bigint", "counter", "decimal", "double", "float", "int", "smallint", "tinyint", "varint"})
+_TIMES: Final = frozenset({"date", "duration", "time", "timestamp"})
+NATIVE: Final = _NUMBERS | _TIMES | {"ascii", "blob", "boolean", "inet", "text", "timeuuid", "uuid"}
 COLLECTIONS: Final = frozenset({"list", "set", "map"})
 _TOKEN: Final = re.compile(r'\s*("(?:[^"]|"")+"|\w+|[<>,.])')
 _PLAIN: Final = re.compile(r"[a-z][a-z0-9_]*")
@@ -87,7 +66,7 @@ class CqlType(JsonRecord):
 
 
 def quoted(name: str) -> str:
-    """A name as CQL takes it: in double quotes where it is not plain, or a word of CQL's own."""
+    """Return a name as CQL accepts it: in double quotes if it is not plain, or a reserved word."""
     return name if _PLAIN.fullmatch(name) and not _RESERVED.fullmatch(name) else '"' + name.replace('"', '""') + '"'
 
 

@@ -17,15 +17,13 @@ from urllib.parse import urlsplit
 from headrace.errors import DefiniteError
 from headrace.http.origin_check import OriginCheck, is_ip_address, is_same_secret
 from headrace.http.request import HttpError
-from headrace.urls.query_settings import is_loopback
+from headrace.urls import is_loopback
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A listen address."""
-
     host: str
     port: int
 

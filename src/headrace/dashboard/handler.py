@@ -1,23 +1,134 @@
-"""Handles one HTTP request: checks access, then serves the page, metrics, health checks, the control API and the live status."""
+"""Handles one HTTP request: checks access, then serves the page, metrics, health checks, the control API and the live status.
+
+Invariant: only files found in the package's `assets` folder are served, by their whole names; a path from a request is never opened.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import re
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Final
 from urllib.parse import urlsplit
 
+import orjson
+
 from headrace.dashboard import metrics, routes
 from headrace.dashboard.auth import RequestAuth
-from headrace.dashboard.event_stream import EventStream
-from headrace.dashboard.responses import Response, error_response
-from headrace.dashboard.static_files import Asset
+from headrace.dashboard.routes import Response, error_response
 from headrace.http.request import MAX_LENGTH_DIGITS, BadRequest, Body, HttpError, Request, RequestStream
 from headrace.http.response import ResponseWriter
-from headrace.service.control import Control
+from headrace.service.status import Control
+
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".json": "application/json; charset=utf-8",
+    ".webmanifest": "application/manifest+json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".woff2": "font/woff2",
+    ".txt": "text/plain; charset=utf-8",
+}
+FOLDER: Final = "assets"
+GRAFANA: Final = "grafana.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    content: bytes
+    content_type: str
+    etag: str
+
+
+def load_assets() -> Mapping[str, Asset]:
+    """Return all files by URL path: `/app.js`, `/` for the page itself, and the dashboard for Grafana."""
+    package = files("headrace.dashboard")
+    found = {f"/{name}": _asset(name, file.read_bytes()) for name, file in _walk(package / FOLDER, "")}
+    found[f"/{GRAFANA}"] = _asset(GRAFANA, (package / GRAFANA).read_bytes())
+    return {**found, **({"/": found["/index.html"]} if "/index.html" in found else {})}
+
+
+def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+    if not folder.is_dir():
+        return
+    for entry in folder.iterdir():
+        name = prefix + entry.name
+        if entry.is_dir():
+            yield from _walk(entry, f"{name}/")
+        elif _suffix(name) in _TYPES:
+            yield name, entry
+
+
+def _asset(name: str, content: bytes) -> Asset:
+    return Asset(content, _TYPES[_suffix(name)], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+
+
+def _suffix(name: str) -> str:
+    return "." + name.rpartition(".")[2]
+
+
+PERIOD_S: Final = 1.0
+MAX_LISTENERS: Final = 64
+END: Final = b"event: end\ndata: {}\n\n"
+"""Tells listeners that the process ends; they may reconnect later."""
+
+
+class EventStream:
+    """Builds events while there are listeners. Thread-safe. A slow listener misses events and does not delay others."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        # Two locks: a listener that joins or leaves does not wait for a slow status.
+        self._listeners_lock, self._event_lock = threading.Lock(), threading.Lock()
+        self._ended = threading.Event()
+        self._listeners = 0
+        self._event, self._event_time = b"", -PERIOD_S
+
+    @contextmanager
+    def subscribe(self) -> Iterator[Iterator[bytes]]:
+        with self._listeners_lock:
+            if self._listeners >= MAX_LISTENERS:
+                remedy = "close pages that are not in use"
+                raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, "too many clients listen", remedy=remedy, headers={"Retry-After": "10"})
+            self._listeners += 1
+        try:
+            yield self._events()
+        finally:
+            with self._listeners_lock:
+                self._listeners -= 1
+
+    def close(self) -> None:
+        """End the streams of all listeners."""
+        self._ended.set()
+
+    def _events(self) -> Iterator[bytes]:
+        while not self._ended.is_set():
+            started = time.monotonic()
+            yield self._latest_event()
+            self._ended.wait(max(0.0, PERIOD_S - (time.monotonic() - started)))
+        yield END
+
+    def _latest_event(self) -> bytes:
+        with self._event_lock:
+            # Listeners share an event that is less than half a period old; no thread is needed to build it.
+            if time.monotonic() - self._event_time >= PERIOD_S / 2:
+                self._event = b"event: status\ndata: " + orjson.dumps(self._control.status()) + b"\n\n"
+                self._event_time = time.monotonic()
+            return self._event
+
 
 MAX_BODY_BYTES: Final = 256 << 10
 _COMMON_HEADERS: Final = {
@@ -116,7 +227,7 @@ class DashboardHandler:
         with self.events.subscribe() as events:
             response.common = _common_headers()
             headers = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
-            response.send_stream(HTTPStatus.OK, headers, _with_retry(events))
+            response.send_stream(HTTPStatus.OK, headers, itertools.chain((b"retry: 2000\n\n",), events))
 
 
 def _path(request: Request) -> str:
@@ -125,11 +236,6 @@ def _path(request: Request) -> str:
         return urlsplit(re.sub("^//+", "/", request.path)).path
     except ValueError:
         raise BadRequest(HTTPStatus.BAD_REQUEST, "malformed URL") from None
-
-
-def _with_retry(events: Iterator[bytes]) -> Iterator[bytes]:
-    yield b"retry: 2000\n\n"
-    yield from events
 
 
 def _common_headers() -> Mapping[str, str]:

@@ -16,6 +16,8 @@ from headrace.service.status import PipeStage, PipeStatus, ServiceStatus, TableS
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _COUNTER_SUFFIX: Final = "_total"
 _VERDICTS: Final = ("equal", "different", "undecided", "running")
+_DECIDED: Final = ("equal", "different")
+_KINDS: Final = ("different", "missing", "extra")
 
 PIPE_METRICS: Final[tuple[tuple[str, str, Callable[[PipeStatus], float | None]], ...]] = (
     (
@@ -47,11 +49,7 @@ PIPE_METRICS: Final[tuple[tuple[str, str, Callable[[PipeStatus], float | None]],
     ("headrace_pipe_waiting_seconds", "For how long the pipe has waited for a peer; 0 if it does not.", lambda p: p.waiting_s),
     ("headrace_pipe_snapshot_remaining_seconds", "How long the snapshot will still take, by its pace so far.", lambda p: p.eta_s),
     ("headrace_pipe_stage_since_timestamp_seconds", "When the pipe came into its stage.", lambda p: p.since or None),
-    (
-        "headrace_pipe_next_try_timestamp_seconds",
-        "When a pipe that is retried will be started again.",
-        lambda p: p.next_try or None,
-    ),
+    ("headrace_pipe_next_try_timestamp_seconds", "When a pipe that is retried will be started again.", lambda p: p.next_try or None),
 )
 TABLE_METRICS: Final[tuple[tuple[str, str, Callable[[TableStatus], float | None]], ...]] = (
     ("headrace_table_changes_total", "Changes of the table that reached the sink.", lambda t: t.changes),
@@ -62,16 +60,8 @@ TABLE_METRICS: Final[tuple[tuple[str, str, Callable[[TableStatus], float | None]
         lambda t: t.last_change or None,
     ),
     ("headrace_table_snapshot_rows", "Rows that the table's snapshot has brought so far.", lambda t: t.copied),
-    (
-        "headrace_table_snapshot_rows_expected",
-        "Rows that the table's snapshot will bring, as the source guesses.",
-        lambda t: t.estimate,
-    ),
-    (
-        "headrace_table_complete",
-        "1 if the table's rows are all there, 0 while they are being copied.",
-        lambda t: t.complete,
-    ),
+    ("headrace_table_snapshot_rows_expected", "Rows that the table's snapshot will bring, as the source guesses.", lambda t: t.estimate),
+    ("headrace_table_complete", "1 if the table's rows are all there, 0 while they are being copied.", lambda t: t.complete),
     ("headrace_table_skipped_events", "Events of the table that were left out by `headrace skip`, ever.", lambda t: t.skipped),
     ("headrace_table_dead_letters", "Rows of the table that wait in headrace.errors.", lambda t: t.dead_letters),
     ("headrace_table_filtered_rows_total", "Changes and snapshot rows that the table's filter excluded.", lambda t: t.filtered),
@@ -81,28 +71,36 @@ TABLE_METRICS: Final[tuple[tuple[str, str, Callable[[TableStatus], float | None]
         lambda t: (t.verify.at or None) if t.verify else None,
     ),
     (
+        "headrace_table_verify_rows",
+        "Source rows that were compared then; absent if it could not decide.",
+        lambda t: t.verify.rows if t.verify and t.verify.verdict in _DECIDED else None,
+    ),
+    (
         "headrace_table_verify_differences",
-        "Rows that differed in that comparison; absent if it could not decide.",
-        lambda t: t.verify.differences if t.verify and t.verify.verdict in ("equal", "different") else None,
+        "Missing rows, extra rows and differing values in that comparison; absent if it could not decide.",
+        lambda t: t.verify.differences if t.verify and t.verify.verdict in _DECIDED else None,
+    ),
+    (
+        "headrace_table_verify_repaired_rows",
+        "Rows that differed in that comparison and were repaired; absent if it could not decide.",
+        lambda t: t.verify.repaired if t.verify and t.verify.verdict in _DECIDED else None,
     ),
     (
         "headrace_table_verify_excluded_rows",
         "Source rows that the table's filter excluded in that comparison; absent if it could not decide.",
-        lambda t: t.verify.excluded if t.verify and t.verify.verdict in ("equal", "different") else None,
+        lambda t: t.verify.excluded if t.verify and t.verify.verdict in _DECIDED else None,
     ),
 )
 """Name, description and value; counters end with `_total`, all others are gauges."""
 
 
 def render(status: ServiceStatus) -> bytes:
-    """Return all metrics of a process."""
     registry = CollectorRegistry()
     registry.register(_StatusCollector(status))
     return generate_latest(registry)
 
 
 def names() -> list[str]:
-    """Return the names of all metrics."""
     empty = ServiceStatus("", 0, 0.0, "")
     return sorted(f"{one.name}{_COUNTER_SUFFIX}" if one.type == "counter" else one.name for one in _metrics(empty))
 
@@ -134,8 +132,12 @@ def _metrics(status: ServiceStatus) -> Iterator[Metric]:
         yield _metric(name, text, ((labels, of_pipe(pipe)) for labels, pipe in enabled))
     for name, text, of_table in TABLE_METRICS:
         yield _metric(name, text, ((labels, of_table(table)) for labels, table in _tables(enabled)))
-    text = "1 for the verdict of the table's last comparison with its source, 0 for the others."
     compared = [(labels, table.verify) for labels, table in _tables(labelled) if table.verify is not None]
+    text = "Rows that differed in that comparison, by kind; absent if it could not decide."
+    decided = [(labels, verify) for labels, verify in compared if verify.verdict in _DECIDED]
+    kinds = (({**labels, "kind": kind}, getattr(verify, kind)) for labels, verify in decided for kind in _KINDS)
+    yield _metric("headrace_table_verify_differing_rows", text, kinds)
+    text = "1 for the verdict of the table's last comparison with its source, 0 for the others."
     verdicts = (({**labels, "verdict": verdict}, verify.verdict == verdict) for labels, verify in compared for verdict in _VERDICTS)
     yield _metric("headrace_table_verify", text, verdicts)
 

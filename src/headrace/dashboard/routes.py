@@ -12,6 +12,7 @@ import datetime
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import unquote
@@ -19,11 +20,35 @@ from urllib.parse import unquote
 import orjson
 
 from headrace import __version__
-from headrace.dashboard.responses import Response, failure_response, json_response
-from headrace.errors import DefiniteError, TransientError
+from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.http.request import HttpError
-from headrace.service.control import Control
-from headrace.service.status import PipeStage, PipeStatus, ServiceStatus
+from headrace.service.status import Control, PipeStage, PipeStatus, ServiceStatus
+
+JSON: Final = "application/json; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    status: int
+    body: bytes
+    content_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def json_response(value: Any, status: int = HTTPStatus.OK) -> Response:
+    """Return a JSON response; NaN and infinities become null."""
+    return Response(status, orjson.dumps(value))
+
+
+def error_response(error: HttpError) -> Response:
+    document = {"message": error.message, "place": error.place, "remedy": error.remedy}
+    return Response(error.status, orjson.dumps({"error": document}), headers=error.headers)
+
+
+def failure_response(error: HeadraceError, status: int) -> Response:
+    """Return a Headrace error as JSON, with place and remedy."""
+    return json_response({"error": {"message": error.message, "place": error.place, "remedy": error.hint}}, status)
+
 
 PREFIX: Final = "/api/"
 STREAM: Final = "/api/stream"
@@ -39,7 +64,6 @@ _NOT_READY: Final = {
 
 
 def get(control: Control, path: str) -> Response:
-    """Respond to a GET request."""
     if path == "/api/status":
         return json_response(control.status())
     match _parts(path):

@@ -6,17 +6,14 @@ import errno
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from headrace.dashboard.auth import Address, RequestAuth, check_exposure, parse_listen
-from headrace.dashboard.event_stream import EventStream
-from headrace.dashboard.handler import DashboardHandler
-from headrace.dashboard.static_files import Asset, load_assets
+from headrace.dashboard.handler import Asset, DashboardHandler, EventStream, load_assets
 from headrace.errors import DefiniteError
 from headrace.http.request import HeadLimits
 from headrace.http.server import HttpLimits, HttpServer, StopEvent, listen
-from headrace.service.control import Control
+from headrace.service.status import Control
 
 _LIMITS: Final = HttpLimits(
     connections=128,
@@ -32,12 +29,7 @@ _LIMITS: Final = HttpLimits(
 
 
 def serve(
-    control: Control,
-    listen: str,
-    token: str,
-    *,
-    hosts: Sequence[str] = (),
-    assets: Callable[[], Mapping[str, Asset]] | None = None,
+    control: Control, listen: str, token: str, *, hosts: Sequence[str] = (), assets: Callable[[], Mapping[str, Asset]] | None = None
 ) -> Server:
     """Start a server on `HOST:PORT` (port 0: any free port).
 
@@ -66,7 +58,8 @@ class Server:
     @property
     def url(self) -> str:
         """The URL for a browser on this machine."""
-        return f"http://{_local_address(self.address)}"
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.address.host, self.address.host)
+        return f"http://{Address(host, self.address.port)}"
 
     def close(self) -> None:
         """Stop in order; safe to call twice."""
@@ -79,7 +72,7 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -98,8 +91,3 @@ def _listen(address: Address) -> socket.socket:
                 else "give an address of this machine and a port that is allowed"
             ),
         ) from error
-
-
-def _local_address(address: Address) -> Address:
-    anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-    return Address(anywhere.get(address.host, address.host), address.port)

@@ -14,7 +14,6 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from headrace.errors import DefiniteError, TransientError
@@ -98,7 +97,6 @@ class PrivateProcess:
         self._forget()
 
     def restart(self) -> Self:
-        """Stop and start the server on the same ports and data."""
         self.stop()
         return self.start()
 
@@ -110,14 +108,13 @@ class PrivateProcess:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _prepare(self) -> None:
         """Prepare the directory; called before every start."""
 
     def _command(self) -> Sequence[str]:
-        """Return the argument vector."""
         raise NotImplementedError
 
     def _popen_options(self) -> dict[str, Any]:

@@ -137,7 +137,6 @@ def mariadb(directory: Path, **settings: Setting) -> PrivateServer:
 
 
 def find_mariadb() -> Program:
-    """Return the installed MariaDB."""
     server = _find_program("mariadbd")
     install = _find_program("mariadb-install-db")
     version = subprocess.run([server, "--no-defaults", "--version"], check=True, capture_output=True, text=True).stdout
@@ -158,7 +157,6 @@ def find_mariadb() -> Program:
 
 
 def render_options(settings: Mapping[str, Setting]) -> str:
-    """Return the text of an option file."""
     lines = ["[server]"]
     for name, value in settings.items():
         if value is None:

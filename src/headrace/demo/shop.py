@@ -1,4 +1,4 @@
-"""A small shop and its traffic: customers, orders and order lines, bought, changed and cancelled.
+"""A small shop and its traffic: customers, orders and order lines, bought, changed and cancelled; `headrace demo --shop`.
 
 The workload counts changed rows by the server's own affected-row counts, so the demonstration reports exactly what happened.
 """
@@ -8,11 +8,16 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any, Final
 
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
+
+from headrace.demo.private_server import Setting, mariadb
+from headrace.shutdown import temporary_directory
 
 DATABASE: Final = "shop"
 TABLES: Final = ("customers", "orders", "order_lines")
@@ -156,3 +161,47 @@ def _insert(cursor: Cursor, table: str, rows: list[tuple[Any, ...]]) -> int:
     columns = _COLUMNS[table]
     marks = ", ".join(["%s"] * (columns.count(",") + 1))
     return cursor.executemany(f"INSERT INTO shop.{table} ({columns}) VALUES ({marks})", rows) or 0
+
+
+PASSWORD: Final = "secret"
+"""Of both accounts. The server holds nothing but made-up customers, and listens on 127.0.0.1 only."""
+_CUSTOMERS: Final = 5_000
+_ORDERS: Final = 20_000
+_PER_SECOND: Final = 20.0
+_ACCOUNTS: Final = (
+    "CREATE USER IF NOT EXISTS 'repl'@'127.0.0.1' IDENTIFIED BY '{password}'",
+    "GRANT SELECT, RELOAD, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'repl'@'127.0.0.1'",
+    "CREATE USER IF NOT EXISTS 'keeper'@'127.0.0.1' IDENTIFIED BY '{password}'",
+    f"GRANT ALL ON {DATABASE}.* TO 'keeper'@'127.0.0.1'",
+)
+
+
+_SETTINGS: Final[Mapping[str, Setting]] = {
+    "log_slave_updates": True,
+    "sync_binlog": 1,
+    "innodb_flush_log_at_trx_commit": 1,
+    "sql_mode": "STRICT_TRANS_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION",
+}
+"""As `headrace check` recommends for a source."""
+
+
+def open_shop(port: int, directory: str, is_closed: Callable[[], bool]) -> int:
+    """Serve a shop with customers in it until it is closed."""
+    with ExitStack() as stack:
+        home = Path(directory or stack.enter_context(temporary_directory("headrace-shop-"))).resolve()
+        server = mariadb(home / "mariadb", **_SETTINGS)
+        server.port = port
+        stack.enter_context(server)
+        with closing(server.root_connection()) as connection:
+            with connection.cursor() as cursor:
+                for statement in _ACCOUNTS:
+                    cursor.execute(statement.format(password=PASSWORD))
+            rows = create_shop(connection, _CUSTOMERS, _ORDERS)
+        print(f"shop: open, with {', '.join(TABLES)}: {rows:,} rows, and customers who buy, pay and cancel; until Ctrl-C", flush=True)
+        print(f"shop: for headrace  mysql://repl:{PASSWORD}@127.0.0.1:{port}/{DATABASE}", flush=True)
+        print(f"shop: for yourself  mariadb -h 127.0.0.1 -P {port} -u keeper -p{PASSWORD} {DATABASE}", flush=True)
+        with closing(server.root_connection(autocommit=False)) as connection:
+            workload = Workload(connection, _CUSTOMERS, _ORDERS)
+            workload.run(lambda: not is_closed(), _PER_SECOND)
+        print(f"shop: closed after {workload.total:,} changes", flush=True)
+    return 0

@@ -28,9 +28,6 @@ def main() -> int:
     # Removed from the environment: the engine and its children must not see it.
     password = os.environ.pop(PASSWORD_VARIABLE, "")
 
-    def report_ready(port: int) -> None:
-        _report(options.ready_fd, {"port": port})
-
     try:
         with shortages_at(options.path):
             serve(
@@ -39,7 +36,7 @@ def main() -> int:
                 options.port,
                 options.user,
                 password,
-                report_ready,
+                lambda port: _report(options.ready_fd, {"port": port}),
                 options.lock_wait,
                 hosts_pipes=options.host_pipes,
             )

@@ -1,20 +1,25 @@
-"""Content encodings of requests and responses.
+"""Encodings of requests and responses: HTTP's content encodings, and ClickHouse's own blocks (`compress=1`, `decompress=1`).
 
 Requests are decoded here in pieces of bounded size, so memory does not depend on the client. A body that expands too much is rejected,
-because its rows are spooled to disk. A truncated stream is an error, never a shorter body. The engine itself encodes responses while it
-writes them, so no result is compressed twice or buffered for compression.
+because its rows are spooled to disk. A truncated stream is an error, never a shorter body. The engine itself writes content encodings of
+responses, so no result is compressed twice or buffered for compression.
+
+A block of ClickHouse is: 16 bytes of CityHash128 over the rest, one byte of method, the compressed size (including the 9 header bytes) and
+the plain size, both 32 bit little-endian, then the data.
 """
 
 from __future__ import annotations
 
 import lzma
+import struct
 import zlib
 from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
+from clickhouse_cityhash.cityhash import CityHash128
 
-from headrace.embedded.engine.errors import CANNOT_DECOMPRESS, UNKNOWN_COMPRESSION_METHOD, QueryFailure, clickhouse_error
+from headrace.embedded.engine.errors import ErrorCode, QueryFailure
 from headrace.http.request import PIECE, Readable
 
 # Encodings that the engine can write (it only reads bz2), cheapest first.
@@ -38,7 +43,6 @@ def choose_coding(accept_encoding: str) -> str:
 
 
 def decode(body: Readable, coding: str) -> Readable:
-    """Return `body` without its content encoding."""
     name = coding.strip().lower()
     if name in ("", "identity"):
         return body
@@ -48,7 +52,7 @@ def decode(body: Readable, coding: str) -> Readable:
         return bounded(body, _DeflateDecoder)
     if name == "xz":
         return bounded(body, _XzDecoder)
-    raise clickhouse_error(UNKNOWN_COMPRESSION_METHOD, f"Unknown compression method: {coding}")
+    raise ErrorCode.UNKNOWN_COMPRESSION_METHOD.failure(f"Unknown compression method: {coding}")
 
 
 def bounded(body: Readable, decoder: Callable[[Readable], Readable]) -> Readable:
@@ -58,8 +62,6 @@ def bounded(body: Readable, decoder: Callable[[Readable], Readable]) -> Readable
 
 
 class _CountedBody:
-    """Counts the bytes read from a body."""
-
     def __init__(self, body: Readable) -> None:
         self._body = body
         self.total = 0
@@ -80,8 +82,8 @@ class _Bounded:
         piece = self._decoder.read(min(size, PIECE))
         self._total += len(piece)
         if self._total > max(_FREE_BYTES, self._source.total * _GROWTH):
-            raise clickhouse_error(
-                CANNOT_DECOMPRESS, f"The request body grows more than {_GROWTH} times; send it without compression, or in parts"
+            raise ErrorCode.CANNOT_DECOMPRESS.failure(
+                f"The request body grows more than {_GROWTH} times; send it without compression, or in parts"
             )
         return piece
 
@@ -158,8 +160,85 @@ class _XzDecoder:
 
 
 def _cut_off() -> QueryFailure:
-    return clickhouse_error(CANNOT_DECOMPRESS, "Cannot decompress the request body: it is cut off")
+    return ErrorCode.CANNOT_DECOMPRESS.failure("Cannot decompress the request body: it is cut off")
 
 
 def _broken(error: Exception) -> QueryFailure:
-    return clickhouse_error(CANNOT_DECOMPRESS, f"Cannot decompress the request body: {error}")
+    return ErrorCode.CANNOT_DECOMPRESS.failure(f"Cannot decompress the request body: {error}")
+
+
+_HEADER: Final = struct.Struct("<BII")
+_NONE, _LZ4, _ZSTD = 0x02, 0x82, 0x90
+_MAX_BLOCK: Final = 64 << 20
+"""Clients send blocks of about 1 MiB; each is held twice while it is decompressed."""
+_LZ4_GROWTH: Final = 256
+_BLOCK: Final = 1 << 20
+
+
+class FrameReader:
+    def __init__(self, body: Readable, verify: bool) -> None:
+        self._body = body
+        self._verify = verify
+        self._plain = memoryview(b"")
+
+    def read(self, size: int) -> bytes:
+        while not self._plain:
+            checksum = self._take(16, at_boundary=True)
+            if not checksum:
+                return b""
+            self._plain = memoryview(self._block(checksum))
+        piece, self._plain = bytes(self._plain[:size]), self._plain[size:]
+        return piece
+
+    def _block(self, checksum: bytes) -> bytes:
+        head = self._take(_HEADER.size)
+        method, packed_size, plain_size = _HEADER.unpack(head)
+        if not _HEADER.size <= packed_size <= _MAX_BLOCK or plain_size > _MAX_BLOCK:
+            raise ErrorCode.CANNOT_DECOMPRESS.failure(f"Impossible block sizes {packed_size} and {plain_size} in the request body")
+        if method == _LZ4 and plain_size > packed_size * _LZ4_GROWTH:
+            raise ErrorCode.CANNOT_DECOMPRESS.failure(f"A block of {packed_size} bytes cannot hold {plain_size} in the request body")
+        data = self._take(packed_size - _HEADER.size)
+        if self._verify and cityhash128(head + data) != checksum:
+            raise ErrorCode.CHECKSUM_DOESNT_MATCH.failure("Checksum doesn't match: corrupted data in the request body")
+        return _unpack(method, data, plain_size)
+
+    def _take(self, size: int, at_boundary: bool = False) -> bytes:
+        taken = bytearray()
+        while len(taken) < size:
+            piece = self._body.read(size - len(taken))
+            if not piece:
+                if at_boundary and not taken:
+                    return b""
+                raise ErrorCode.CANNOT_DECOMPRESS.failure("The compressed request body is cut off")
+            taken += piece
+        return bytes(taken)
+
+
+class FrameWriter:
+    def __init__(self, source: Readable) -> None:
+        self._source = source
+
+    def read(self, size: int) -> bytes:
+        plain = self._source.read(min(size, _BLOCK))
+        if not plain:
+            return b""
+        data: bytes = pa.compress(plain, codec="lz4_raw", asbytes=True)
+        block = _HEADER.pack(_LZ4, len(data) + _HEADER.size, len(plain)) + data
+        return cityhash128(block) + block
+
+
+def cityhash128(data: bytes) -> bytes:
+    """Return the checksum as ClickHouse writes it: two words, little-endian."""
+    return struct.pack("<QQ", *divmod(CityHash128(data), 1 << 64))
+
+
+def _unpack(method: int, data: bytes, plain_size: int) -> bytes:
+    if method == _NONE:
+        return data
+    codec = {_LZ4: "lz4_raw", _ZSTD: "zstd"}.get(method)
+    if codec is None:
+        raise ErrorCode.UNKNOWN_COMPRESSION_METHOD.failure(f"Unknown compression method 0x{method:02x} of a block in the request body")
+    try:
+        return bytes(pa.decompress(data, decompressed_size=plain_size, codec=codec, asbytes=True))
+    except (pa.ArrowException, OSError) as error:
+        raise ErrorCode.CANNOT_DECOMPRESS.failure(f"Cannot decompress a block of the request body: {error}") from error

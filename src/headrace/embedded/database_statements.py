@@ -16,11 +16,10 @@ from typing import Final
 
 from headrace.clickhouse_lexer import Token, TokenKind, content_of, tokenize_unicode
 from headrace.embedded.engine.engine import Engine, quote_text
-from headrace.embedded.engine.errors import BAD_ARGUMENTS, READONLY, SYNTAX_ERROR, QueryFailure, clickhouse_error
+from headrace.embedded.engine.errors import ErrorCode, QueryFailure
 from headrace.embedded.engine.statement_scanner import ScannedStatement, StatementKind
 from headrace.embedded.pipe_bridge import PipeBridge
-from headrace.embedded.read_tables import reads_databases
-from headrace.embedded.statement_ending import read_ending
+from headrace.embedded.statement_clauses import read_ending, reads_databases
 
 OWN_STATEMENT: Final = "headrace: a statement of the pipe's owner"
 """Value of the setting `log_comment` in statements that Headrace itself sends: the engine runs them."""
@@ -75,7 +74,7 @@ class DatabaseStatements:
             return found
         found = self._with_pipe(found)
         if found is not None and found.problem:
-            raise clickhouse_error(SYNTAX_ERROR, f"Syntax error: {found.problem}")
+            raise ErrorCode.SYNTAX_ERROR.failure(f"Syntax error: {found.problem}")
         return found
 
     def needs_final(self, statement: ScannedStatement, current: str, parameters: Mapping[str, str]) -> bool:
@@ -86,7 +85,7 @@ class DatabaseStatements:
     def run(self, statement: DatabaseStatement, *, readonly: bool) -> None:
         """Run a statement through the bridge; raise `QueryFailure` if it fails."""
         if readonly:
-            raise clickhouse_error(READONLY, "Cannot execute query in readonly mode")
+            raise ErrorCode.READONLY.failure("Cannot execute query in readonly mode")
         with self._exclusive(statement.name):
             self._bridge.run_statement({"run": "statement", "verb": statement.verb, "name": statement.name, "text": statement.text})
 
@@ -102,8 +101,8 @@ class DatabaseStatements:
         for part in parts if len(parts) > 1 else []:
             found = _parse_tokens(part, text, parameters)
             if found is not None and (found.verb == CREATE or self._with_pipe(found) is not None):
-                raise clickhouse_error(
-                    BAD_ARGUMENTS, f"PARALLEL WITH is not supported for the database of a pipe, {found.name}; send each statement alone"
+                raise ErrorCode.BAD_ARGUMENTS.failure(
+                    f"PARALLEL WITH is not supported for the database of a pipe, {found.name}; send each statement alone"
                 )
 
     def _with_pipe(self, found: DatabaseStatement) -> DatabaseStatement | None:

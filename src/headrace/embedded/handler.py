@@ -7,6 +7,7 @@ chunked body, so it is never taken for a complete result.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import secrets
@@ -20,14 +21,12 @@ from typing import BinaryIO, Final, cast
 
 from headrace.embedded.access.credentials import Account
 from headrace.embedded.access.statement_guard import StatementGuard
-from headrace.embedded.compressed_blocks import FrameReader, FrameWriter
-from headrace.embedded.content_encoding import bounded, choose_coding, decode
+from headrace.embedded.content_encoding import FrameReader, FrameWriter, bounded, choose_coding, decode
 from headrace.embedded.database_statements import OWN_CLIENT, SHOW, DatabaseStatements, show_statement
 from headrace.embedded.engine.engine import Engine, Handle, OutputPipe, QueryStats
-from headrace.embedded.engine.errors import AUTHENTICATION_FAILED, READONLY, REQUIRED_PASSWORD, SYNTAX_ERROR, QueryFailure, clickhouse_error
+from headrace.embedded.engine.errors import ErrorCode, QueryFailure
 from headrace.embedded.engine.statement_scanner import ScannedStatement, StatementKind, leading_word, parse_insert, parse_statement
-from headrace.embedded.multipart import ExternalTable, read_form
-from headrace.embedded.request_options import RequestOptions, authenticate, read_fields, read_options
+from headrace.embedded.request_options import ExternalTable, RequestOptions, authenticate, read_fields, read_form, read_options
 from headrace.embedded.session import Sessions
 from headrace.http.origin_check import OriginCheck
 from headrace.http.request import PIECE, BadRequest, HttpError, Readable, Request, RequestStream, frame_body
@@ -107,7 +106,7 @@ class EmbeddedHandler:
         content_type = request.headers.get("content-type", "")
         if content_type.lower().startswith("multipart/form-data"):
             form = read_form(body, content_type)
-            fields, tables, body = {**fields, **form.fields}, form.tables, _NOTHING
+            fields, tables, body = {**fields, **form.fields}, form.tables, io.BytesIO()
         options = read_options(fields, request.headers, frozenset(table.name for table in tables))
         exchange.options = options
         exchange.query_id = options.query_id or str(uuid.uuid4())
@@ -117,14 +116,13 @@ class EmbeddedHandler:
         statement, rows = read_statement(options, body)
         self._guard.check(statement.head + b"\n" + statement.tail)
         if request.method != "POST" and statement.kind not in (StatementKind.OUTPUT, StatementKind.SESSION, StatementKind.EMPTY):
-            raise clickhouse_error(
-                READONLY,
+            raise ErrorCode.READONLY.failure(
                 "Cannot execute query in readonly mode. For queries over HTTP, method GET implies readonly. "
-                "You should use method POST for modifying queries",
+                "You should use method POST for modifying queries"
             )
         options = exchange.options = self._with_final(options, statement, request.headers)
         with ExitStack() as claimed:
-            handle = claimed.enter_context(self._sessions.handle(options, statement.kind is StatementKind.SESSION))
+            handle = claimed.enter_context(self._sessions.handle(options, statement.kind, has_tables=bool(tables)))
             # As in ClickHouse, the session is free for the client's next request before the client has the whole response.
             exchange.response.before_end = claimed.close
             for table in tables:
@@ -135,7 +133,7 @@ class EmbeddedHandler:
             elif about.verb == SHOW:
                 self._stream(exchange, handle, show_statement(about, statement))
             else:
-                self._databases.run(about, readonly=handle.is_readonly())
+                self._databases.run(about, readonly=handle.readonly_level() != 0)
                 exchange.response.send(200, self._headers(exchange, "", QueryStats()), b"")
 
     def _with_final(self, options: RequestOptions, statement: ScannedStatement, headers: Mapping[str, str]) -> RequestOptions:
@@ -151,16 +149,16 @@ class EmbeddedHandler:
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host")
         if host is not None and not self._origin_check.is_own_host(host):
-            raise clickhouse_error(
-                AUTHENTICATION_FAILED, f"{host!r} is not a name of this server; `headrace serve --allow-host NAME` adds one"
+            raise ErrorCode.AUTHENTICATION_FAILED.failure(
+                f"{host!r} is not a name of this server; `headrace serve --allow-host NAME` adds one"
             )
         if not self._origin_check.is_own_page(headers):
-            raise clickhouse_error(AUTHENTICATION_FAILED, "A page of another site may not query this server")
+            raise ErrorCode.AUTHENTICATION_FAILED.failure("A page of another site may not query this server")
 
     def _execute(self, exchange: _Exchange, handle: Handle, statement: ScannedStatement, rows: Iterator[bytes]) -> None:
         options = exchange.options
         if statement.kind is StatementKind.EMPTY:
-            raise clickhouse_error(SYNTAX_ERROR, "Syntax error: Empty query")
+            raise ErrorCode.SYNTAX_ERROR.failure("Syntax error: Empty query")
         if statement.kind is StatementKind.INSERT_DATA:
             stats = handle.insert(statement, rows)
             exchange.response.send(200, self._headers(exchange, "", stats), b"")
@@ -245,7 +243,7 @@ class EmbeddedHandler:
             "X-ClickHouse-Timezone": self._engine.timezone,
             "X-ClickHouse-Exception-Code": str(failure.code),
         }
-        exchange.response.refused = failure.code in (REQUIRED_PASSWORD, AUTHENTICATION_FAILED)
+        exchange.response.refused = failure.code in (ErrorCode.REQUIRED_PASSWORD, ErrorCode.AUTHENTICATION_FAILED)
         if failure.status == 401:
             headers["WWW-Authenticate"] = _REALM
         exchange.response.send(failure.status, headers, failure.text(self._engine.version).encode("utf-8", "surrogateescape"))
@@ -261,12 +259,6 @@ class _Exchange:
         self.query_id = str(uuid.uuid4())
 
 
-class _Nothing:
-    def read(self, size: int, /) -> bytes:  # noqa: ARG002
-        return b""
-
-
-_NOTHING: Final = _Nothing()
 _TEXT: Final = {"Content-Type": "text/plain; charset=UTF-8"}
 
 
@@ -291,8 +283,8 @@ def read_statement(options: RequestOptions, body: Readable) -> tuple[ScannedStat
             return ScannedStatement(StatementKind.OTHER, text), iter(())
     elif whole:
         return parse_statement(text), iter(())
-    raise clickhouse_error(
-        SYNTAX_ERROR, f"Syntax error: Max query size exceeded (can be increased with the `max_query_size` setting): {limit}"
+    raise ErrorCode.SYNTAX_ERROR.failure(
+        f"Syntax error: Max query size exceeded (can be increased with the `max_query_size` setting): {limit}"
     )
 
 

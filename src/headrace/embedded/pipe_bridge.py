@@ -17,11 +17,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
-from headrace.embedded.engine.errors import TIMEOUT_EXCEEDED, UNKNOWN_EXCEPTION, QueryFailure, clickhouse_error, named_error
+from headrace.embedded.engine.errors import ErrorCode, QueryFailure, named_error
 from headrace.http.server import StopEvent
 
 PIPES: Final = Path("headrace", "pipes")
@@ -69,12 +68,12 @@ class PipeBridge:
     def run_statement(self, request: dict[str, str]) -> None:
         """Run a client's statement. Few run at a time, and each has a limited time."""
         if not self._turns.acquire(timeout=_TURN_S):
-            raise clickhouse_error(TIMEOUT_EXCEEDED, f"{_STATEMENTS} statements about databases are running; repeat this one later")
+            raise ErrorCode.TIMEOUT_EXCEEDED.failure(f"{_STATEMENTS} statements about databases are running; repeat this one later")
         try:
             self.run(request, _STATEMENT_S)
         except TimeoutError as error:
             message = f"The statement has not ended within {_STATEMENT_S:g} s; the log of its pipe shows why, and it can be repeated"
-            raise clickhouse_error(TIMEOUT_EXCEEDED, message) from error
+            raise ErrorCode.TIMEOUT_EXCEEDED.failure(message) from error
         finally:
             self._turns.release()
 
@@ -92,7 +91,7 @@ class PipeBridge:
                 try:
                     socket.send_fds(self._control, [message], [theirs.fileno()])
                 except OSError as error:
-                    raise clickhouse_error(UNKNOWN_EXCEPTION, "The process that runs pipes has ended; restart the server") from error
+                    raise ErrorCode.UNKNOWN_EXCEPTION.failure("The process that runs pipes has ended; restart the server") from error
             ours.settimeout(timeout_s)
             self._open.add(ours)
             try:
@@ -104,7 +103,7 @@ class PipeBridge:
             finally:
                 self._open.discard(ours)
         if not line:
-            raise clickhouse_error(UNKNOWN_EXCEPTION, "The statement's process has ended without an answer; the server's log shows why")
+            raise ErrorCode.UNKNOWN_EXCEPTION.failure("The statement's process has ended without an answer; the server's log shows why")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise named_error(answer["code"], answer["name"], answer["error"])
@@ -156,7 +155,7 @@ class PipeBridge:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._must_resume:
             self._resume()
         self._control.close()

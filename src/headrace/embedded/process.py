@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Final, Self
 
 from headrace.embedded.access.credentials import read_account
@@ -33,6 +32,7 @@ _LOG_TAIL_BYTES: Final = 2000
 _PACKAGES: Final = Path(__file__).resolve().parents[2]
 _CRASH_SIGNALS: Final = frozenset(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE))
 _START_ATTEMPTS: Final = 3
+_START_S, _FIND_S = 60.0, 30.0
 
 
 class EngineCrashed(TransientError):
@@ -58,7 +58,6 @@ class EmbeddedServer:
         user: str = "default",
         password: str = "",
         lock_wait_seconds: float = 10.0,
-        start_timeout_seconds: float = 60.0,
         hosts_pipes: bool = False,
     ) -> None:
         self.path = path.resolve()
@@ -68,17 +67,16 @@ class EmbeddedServer:
         self.port = port
         self.owned = True
         self._lock_wait = lock_wait_seconds
-        self._start_timeout = start_timeout_seconds
         self._hosts_pipes = hosts_pipes
         self._child: subprocess.Popen[bytes] | None = None
         self._parent_pipe = -1
         self._log_start = 0
 
     @classmethod
-    def connect_or_start(cls, path: Path, *, wait_seconds: float = 30.0, hosts_pipes: bool = False) -> EmbeddedServer:
+    def connect_or_start(cls, path: Path, *, hosts_pipes: bool = False) -> EmbeddedServer:
         """Return the directory's running server, or start one; it is ready. `stop` only stops a server that was started here."""
         server = cls(path, lock_wait_seconds=1.0, hosts_pipes=hosts_pipes)
-        deadline = time.monotonic() + wait_seconds
+        deadline = time.monotonic() + _FIND_S
         while True:
             serving = read_serving_process(server.path)
             if serving is None:
@@ -112,7 +110,7 @@ class EmbeddedServer:
     def start(self) -> Self:
         """Start the child and wait until it answers.
 
-        The engine may crash in a start (a cause that is gone: `engine.auxiliary_vector`). A failed start has no effect, so it is repeated.
+        The engine may crash in a start (a cause that is gone: `place_after_environment`). A failed start has no effect, so it is repeated.
         """
         make_directory(self.path)
         for _ in range(_START_ATTEMPTS - 1):
@@ -156,7 +154,7 @@ class EmbeddedServer:
     def __enter__(self) -> Self:
         return self if self._child is not None or not self.owned else self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _adopt(self, serving: ServingProcess) -> EmbeddedServer:
@@ -203,7 +201,7 @@ class EmbeddedServer:
             )
 
     def _await_ready(self, ready: int) -> None:
-        deadline = time.monotonic() + self._start_timeout
+        deadline = time.monotonic() + _START_S
         message = b""
         while not message.endswith(b"\n"):
             if not select.select([ready], [], [], max(0.0, deadline - time.monotonic()))[0]:

@@ -1,4 +1,4 @@
-"""Parses a request's options from its URL, headers and form fields.
+"""Parses a request's options from its URL, headers and form fields, and the external tables of a form, which exist for one request.
 
 Every parameter that the interface does not define is a setting or a query parameter, as in ClickHouse; the engine reports unknown settings.
 """
@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from email.message import Message
 from urllib.parse import parse_qsl
 
 from headrace.embedded.access.credentials import Account
-from headrace.embedded.engine.errors import (
-    AUTHENTICATION_FAILED,
-    BAD_ARGUMENTS,
-    INVALID_SESSION_TIMEOUT,
-    REQUIRED_PASSWORD,
-    UNKNOWN_FORMAT,
-    clickhouse_error,
-)
+from headrace.embedded.access.statement_guard import StatementGuard
+from headrace.embedded.engine.engine import Handle, quote_name
+from headrace.embedded.engine.errors import ErrorCode
+from headrace.embedded.engine.statement_scanner import ScannedStatement, StatementKind
 from headrace.http.origin_check import is_same_secret
+from headrace.http.request import PIECE, Readable
 
 _OWN_WORDS = frozenset(
     {
@@ -62,7 +61,7 @@ def read_fields(query: str) -> dict[str, str]:
     try:
         return dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape", max_num_fields=_MOST_FIELDS))
     except ValueError:
-        raise clickhouse_error(BAD_ARGUMENTS, f"The URL has more than {_MOST_FIELDS} parameters") from None
+        raise ErrorCode.BAD_ARGUMENTS.failure(f"The URL has more than {_MOST_FIELDS} parameters") from None
 
 
 def read_options(fields: Mapping[str, str], headers: Mapping[str, str], external: frozenset[str] = frozenset()) -> RequestOptions:
@@ -92,7 +91,7 @@ def read_options(fields: Mapping[str, str], headers: Mapping[str, str], external
 def check_format(name: str) -> str:
     """Return the format's name, which is inserted into statements; raise if it is not a plain identifier."""
     if not name.isascii() or not name.isidentifier():
-        raise clickhouse_error(UNKNOWN_FORMAT, f"Unknown format {name}")
+        raise ErrorCode.UNKNOWN_FORMAT.failure(f"Unknown format {name}")
     return name
 
 
@@ -103,8 +102,8 @@ def authenticate(account: Account, fields: Mapping[str, str], headers: Mapping[s
     same_password = is_same_secret(password, account.password)
     if same_user and same_password:
         return
-    code = REQUIRED_PASSWORD if same_user and not password else AUTHENTICATION_FAILED
-    raise clickhouse_error(code, f"{user}: Authentication failed: password is incorrect, or there is no user with such name")
+    code = ErrorCode.REQUIRED_PASSWORD if same_user and not password else ErrorCode.AUTHENTICATION_FAILED
+    raise code.failure(f"{user}: Authentication failed: password is incorrect, or there is no user with such name")
 
 
 def _credentials(fields: Mapping[str, str], headers: Mapping[str, str]) -> tuple[str, str]:
@@ -116,8 +115,8 @@ def _credentials(fields: Mapping[str, str], headers: Mapping[str, str]) -> tuple
     if "user" in fields or "password" in fields:
         ways.append((fields.get("user", "default"), fields.get("password", "")))
     if len(ways) > 1:
-        raise clickhouse_error(
-            AUTHENTICATION_FAILED, "Invalid authentication: it is not allowed to use several ways of authentication at once"
+        raise ErrorCode.AUTHENTICATION_FAILED.failure(
+            "Invalid authentication: it is not allowed to use several ways of authentication at once"
         )
     return ways[0] if ways else ("default", "")
 
@@ -125,20 +124,20 @@ def _credentials(fields: Mapping[str, str], headers: Mapping[str, str]) -> tuple
 def _basic(header: str) -> tuple[str, str]:
     scheme, _, value = header.partition(" ")
     if scheme.lower() != "basic":
-        raise clickhouse_error(AUTHENTICATION_FAILED, f"Invalid authentication: '{scheme}' HTTP Authorization scheme is not supported")
+        raise ErrorCode.AUTHENTICATION_FAILED.failure(f"Invalid authentication: '{scheme}' HTTP Authorization scheme is not supported")
     try:
         user, _, password = base64.b64decode(value.strip(), validate=True).decode("utf-8").partition(":")
     except (binascii.Error, UnicodeDecodeError):
-        raise clickhouse_error(AUTHENTICATION_FAILED, "Invalid authentication: malformed HTTP Authorization header") from None
+        raise ErrorCode.AUTHENTICATION_FAILED.failure("Invalid authentication: malformed HTTP Authorization header") from None
     return user, password
 
 
 def _session_seconds(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
-        raise clickhouse_error(INVALID_SESSION_TIMEOUT, f"Invalid session timeout: '{text[:40]}'")
+        raise ErrorCode.INVALID_SESSION_TIMEOUT.failure(f"Invalid session timeout: '{text[:40]}'")
     if int(text) > _MAX_SESSION_SECONDS:
-        raise clickhouse_error(
-            INVALID_SESSION_TIMEOUT, f"Session timeout '{text}' is larger than max_session_timeout: {_MAX_SESSION_SECONDS}"
+        raise ErrorCode.INVALID_SESSION_TIMEOUT.failure(
+            f"Session timeout '{text}' is larger than max_session_timeout: {_MAX_SESSION_SECONDS}"
         )
     return int(text)
 
@@ -151,4 +150,74 @@ def _flag(fields: Mapping[str, str], name: str, default: bool = False) -> bool:
         return True
     if value.lower() in ("0", "false"):
         return False
-    raise clickhouse_error(BAD_ARGUMENTS, f"Cannot parse '{value}' as a flag for parameter {name}")
+    raise ErrorCode.BAD_ARGUMENTS.failure(f"Cannot parse '{value}' as a flag for parameter {name}")
+
+
+_MAX_FORM = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalTable:
+    """Rows sent with a query, and the table name that the query uses."""
+
+    name: str
+    rows: bytes
+
+    def create(self, handle: Handle, fields: Mapping[str, str], guard: StatementGuard) -> None:
+        """Create the table on the request's own handle, with which it ends."""
+        structure = fields.get(f"{self.name}_structure", "")
+        types = fields.get(f"{self.name}_types", "")
+        if not structure and types:
+            structure = ", ".join(f"_{at} {kind}" for at, kind in enumerate(types.split(","), 1))
+        if not structure:
+            raise ErrorCode.BAD_ARGUMENTS.failure(f"Neither structure nor types have not been provided for external table {self.name}")
+        name = quote_name(self.name)
+        definition = f"CREATE TEMPORARY TABLE {name} ({structure}) ENGINE = Memory".encode("utf-8", "surrogateescape")
+        guard.check(definition)
+        handle.execute(definition)
+        head = f"INSERT INTO {name}".encode()
+        rows_format = check_format(fields.get(f"{self.name}_format", "TabSeparated"))
+        handle.insert(ScannedStatement(StatementKind.INSERT_DATA, head, format=rows_format, source_at=len(head)), [self.rows])
+
+
+@dataclass(frozen=True, slots=True)
+class MultipartForm:
+    fields: dict[str, str]
+    tables: list[ExternalTable]
+
+
+def read_form(body: Readable, content_type: str) -> MultipartForm:
+    """Read a whole form into memory; its size is bounded."""
+    data = bytearray()
+    while piece := body.read(PIECE):
+        data += piece
+        if len(data) > _MAX_FORM:
+            raise ErrorCode.INCORRECT_DATA.failure(f"The form is larger than {_MAX_FORM} bytes")
+    boundary = _parameters(content_type).get("boundary", "")
+    if not boundary:
+        raise ErrorCode.BAD_ARGUMENTS.failure("The multipart form names no boundary")
+    form = MultipartForm({}, [])
+    parts = (b"\r\n" + bytes(data)).split(b"\r\n--" + boundary.encode("latin-1"))
+    if len(parts) < 2 or not parts[-1].startswith(b"--"):
+        raise ErrorCode.INCORRECT_DATA.failure("The multipart form is cut off")
+    for part in parts[1:-1]:
+        _read_part(part, form)
+    return form
+
+
+def _read_part(part: bytes, form: MultipartForm) -> None:
+    head, blank, content = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+    found = re.search(rb"content-disposition:([^\r\n]*)", head, re.IGNORECASE)
+    if not blank or found is None:
+        raise ErrorCode.INCORRECT_DATA.failure("A part of the multipart form has no Content-Disposition")
+    named = _parameters(found[1].decode("utf-8", "surrogateescape"))
+    if "filename" in named:
+        form.tables.append(ExternalTable(named.get("name", ""), content))
+    else:
+        form.fields[named.get("name", "")] = content.decode("utf-8", "surrogateescape")
+
+
+def _parameters(header: str) -> dict[str, str]:
+    message = Message()
+    message["content-type"] = header.strip()
+    return dict(message.get_params(failobj=[])[1:])

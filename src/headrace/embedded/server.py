@@ -21,10 +21,8 @@ from headrace.embedded.access.credentials import store_account
 from headrace.embedded.access.privileges import render_users
 from headrace.embedded.access.sandbox import confine
 from headrace.embedded.database_statements import DatabaseStatements
-from headrace.embedded.engine.auxiliary_vector import read_auxiliary_vector
 from headrace.embedded.engine.directory_lock import DirectoryLock, in_use, make_directory, read_serving_process, restrict_permissions
-from headrace.embedded.engine.engine import Engine, wait_for_directory
-from headrace.embedded.engine.engine_config import render_config
+from headrace.embedded.engine.engine import Engine, read_auxiliary_vector, render_config, wait_for_directory
 from headrace.embedded.handler import EmbeddedHandler
 from headrace.embedded.pipe_bridge import STOP_PIPES_S, PipeBridge
 from headrace.errors import DefiniteError

@@ -11,7 +11,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
-from headrace.urls.query_settings import is_loopback
+from headrace.urls import is_loopback
 
 
 class OriginCheck:

@@ -87,30 +87,26 @@ class Body:
         self._stream = stream
         self._chunked = chunked
         self._left = length
-        self._ended = not chunked and not length
+        self.ended = not chunked and not length
         self._expects_continue = expects_continue
 
-    @property
-    def ended(self) -> bool:
-        return self._ended
-
     def read(self, size: int) -> bytes:
-        if self._ended:
+        if self.ended:
             return b""
         if self._expects_continue:
             self._stream.raw.send_continue()
             self._expects_continue = False
         if self._chunked and not self._left:
             self._next_chunk()
-            if self._ended:
+            if self.ended:
                 return b""
         piece = self._stream.read(min(size, self._left))
         if not piece:
             raise ConnectionError("the client closed the connection in the middle of a request body")
         self._left -= len(piece)
-        if self._chunked and not self._left:
-            self._expect_line(b"")
-        self._ended = not self._chunked and not self._left
+        if self._chunked and not self._left and _read_line(self._stream, _MAX_CHUNK_LINE, 400):
+            raise BadRequest(400, "malformed chunk end")
+        self.ended = not self._chunked and not self._left
         return piece
 
     def drain(self, limit: int = _MAX_DRAIN) -> bool:
@@ -118,9 +114,9 @@ class Body:
         if self._expects_continue:
             return False
         read = 0
-        while not self._ended and read < limit:
+        while not self.ended and read < limit:
             read += len(self.read(PIECE))
-        return self._ended
+        return self.ended
 
     def _next_chunk(self) -> None:
         size = _CHUNK.fullmatch(_read_line(self._stream, _MAX_CHUNK_LINE, 400))
@@ -130,11 +126,7 @@ class Body:
         if not self._left:
             # Trailers are parsed like headers and ignored.
             _read_headers(self._stream, HeadLimits())
-            self._ended = True
-
-    def _expect_line(self, expected: bytes) -> None:
-        if _read_line(self._stream, _MAX_CHUNK_LINE, 400) != expected:
-            raise BadRequest(400, "malformed chunk end")
+            self.ended = True
 
 
 @dataclass(slots=True)

@@ -10,9 +10,11 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from headrace.http.request import PIECE
+
+_ONE_LINE: Final = str.maketrans("\r\n", "  ")
 
 
 @dataclass(slots=True)
@@ -30,7 +32,6 @@ class ResponseWriter:
     """Called before the end of a response of known length or in chunks is sent. After that end, the client may send its next request."""
 
     def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        """Send a whole response."""
         self._prepare_end()
         length = {} if status == HTTPStatus.NOT_MODIFIED else {"Content-Length": str(len(body))}
         head = self._head(status, {**headers, **length})
@@ -76,12 +77,8 @@ class ResponseWriter:
     def _head(self, status: int, headers: Mapping[str, str]) -> bytes:
         lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
         lines.append("Connection: keep-alive" if self.keep_alive else "Connection: close")
-        lines += [f"{name}: {_one_line(value)}" for name, value in {**self.common, **headers}.items()]
+        lines += [f"{name}: {value.translate(_ONE_LINE)}" for name, value in {**self.common, **headers}.items()]
         return "\r\n".join(lines).encode("utf-8") + b"\r\n\r\n"
-
-
-def _one_line(value: str) -> str:
-    return value.replace("\r", " ").replace("\n", " ")
 
 
 def _send_all(sock: socket.socket, parts: list[bytes]) -> None:

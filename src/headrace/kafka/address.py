@@ -7,12 +7,13 @@ Kafka's own clients, passed through as they are. An address never shows its pass
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from headrace.errors import DefiniteError
-from headrace.kafka.java_properties import java_properties
 
 PASSWORD_VARIABLE: Final = "HEADRACE_KAFKA_PASSWORD"
 SECRETS_VARIABLE: Final = "HEADRACE_KAFKA_SECRETS"
@@ -25,6 +26,22 @@ UNPACKED: Final = (
 """Hint for a batch of records that librdkafka cannot decompress."""
 _FORM: Final = "write kafka://host:port,host:port/topic?property=value"
 _SECRETS: Final = ("password", "secret", "jaas", "token", "key.pem")
+_PKCS8: Final = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
+_TRANSLATED: Final = frozenset(
+    {
+        "enable.ssl.certificate.verification",
+        "sasl.mechanisms",
+        "sasl.username",
+        "sasl.password",
+        "ssl.ca.location",
+        "ssl.ca.pem",
+        "ssl.certificate.location",
+        "ssl.certificate.pem",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.key.location",
+        "ssl.key.pem",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +61,6 @@ class KafkaAddress:
         return f"{SCHEME}{user}{self.servers}/{self.topic}"
 
     def client_settings(self) -> dict[str, str]:
-        """Return the configuration for librdkafka."""
         found = {"bootstrap.servers": self.servers, **dict(self.properties)}
         if self.user:
             found.setdefault("security.protocol", "SASL_SSL")
@@ -53,7 +69,6 @@ class KafkaAddress:
         return found
 
     def spark_options(self) -> dict[str, str]:
-        """Return the options for Spark's Kafka source."""
         given = self.client_settings()
         found = java_properties(given)
         user = given.get("sasl.username", "")
@@ -79,7 +94,8 @@ def parse_kafka_url(url: str) -> KafkaAddress:
     secret = unquote(password) if colon else os.environ.get(PASSWORD_VARIABLE, "")
     hidden = os.environ.get(SECRETS_VARIABLE, "")
     properties = _properties("&".join(filter(None, (query, hidden))))
-    return KafkaAddress(",".join(map(_with_port, named)), unquote(topic.strip("/")), unquote(user), secret, properties)
+    addresses = ",".join(server if ":" in server else f"{server}:9092" for server in named)
+    return KafkaAddress(addresses, unquote(topic.strip("/")), unquote(user), secret, properties)
 
 
 def without_secrets(url: str) -> tuple[str, str]:
@@ -92,7 +108,6 @@ def without_secrets(url: str) -> tuple[str, str]:
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a client property is secret."""
     return any(word in name for word in _SECRETS)
 
 
@@ -112,9 +127,59 @@ def _is_server(server: str) -> bool:
     return bool(server) if not colon else bool(host) and port.isdigit()
 
 
-def _with_port(server: str) -> str:
-    return server if ":" in server else f"{server}:9092"
-
-
 def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def java_properties(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the same properties for Java's client, which Spark's source uses, without credentials.
+
+    Addresses use librdkafka's names. Most are Java's too, but not those of certificates and keys, and Java ignores unknown names.
+    Invariant: both clients trust the same authorities and present the same certificate, or an error names the property that only one of
+    them supports.
+    """
+    if given.get("enable.ssl.certificate.verification", "true").lower() == "false":
+        raise DefiniteError(
+            "Spark's Kafka source always verifies the brokers' certificates",
+            place="enable.ssl.certificate.verification",
+            hint="name the authority that signed them: ssl.ca.location=FILE",
+        )
+    found = {name: value for name, value in given.items() if name not in _TRANSLATED}
+    if "sasl.mechanisms" in given:
+        found["sasl.mechanism"] = given["sasl.mechanisms"]
+    if "ssl.endpoint.identification.algorithm" in given:
+        algorithm = given["ssl.endpoint.identification.algorithm"]
+        found["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm
+    if "ssl.keystore.location" in given:
+        found.setdefault("ssl.keystore.type", "PKCS12")
+    return found | _trusted(given) | _shown(given)
+
+
+def _trusted(given: Mapping[str, str]) -> dict[str, str]:
+    text = given.get("ssl.ca.pem") or _content(given, "ssl.ca.location")
+    return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": text} if text else {}
+
+
+def _shown(given: Mapping[str, str]) -> dict[str, str]:
+    chain = given.get("ssl.certificate.pem") or _content(given, "ssl.certificate.location")
+    key = given.get("ssl.key.pem") or _content(given, "ssl.key.location")
+    if not chain or not key:
+        return {}
+    if not any(begin in key for begin in _PKCS8):
+        raise DefiniteError(
+            "Spark's Kafka source reads private keys in the form PKCS#8 only",
+            place="ssl.key.location",
+            hint="convert the key: openssl pkcs8 -topk8 -nocrypt -in KEY -out KEY.p8",
+        )
+    return {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key}
+
+
+def _content(given: Mapping[str, str], name: str) -> str:
+    if not given.get(name):
+        return ""
+    try:
+        return Path(given[name]).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DefiniteError(
+            f"the file {given[name]} cannot be read: {error}", place=name, hint="give a file of certificates (or a key) in PEM"
+        ) from error

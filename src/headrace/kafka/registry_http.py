@@ -7,6 +7,7 @@ in size and time, and compressed responses are rejected.
 
 from __future__ import annotations
 
+import functools
 import os
 import queue
 import re
@@ -65,7 +66,7 @@ class HttpRepository:
             raise DefiniteError(f"the schema registry's address is invalid: {error}", place=self._shown, hint=_FORM) from error
         session = self._client._rest_client.session
         session.headers["accept-encoding"] = "identity"
-        session.event_hooks = {"response": [_ResponseLimits(self._shown)]}
+        session.event_hooks = {"response": [functools.partial(_limit_body, self._shown)]}
         # Close the connection even if the caller forgets to.
         self.close = weakref.finalize(self, self._client.close)
 
@@ -115,7 +116,6 @@ class HttpRepository:
         return () if fine else (f"the registry reports that it is not compatible with the last one of {subject}",)
 
     def _parsed(self, found: Any, place: str) -> AvroSchema:
-        """Return a schema with the schemas that it refers to."""
         if found.schema_type not in (None, _AVRO):
             raise DefiniteError(f"the schema is of type {found.schema_type}, not Avro", place=f"{place} in {self._shown}")
         return parse_schema(self._text(found, place), strict=False, references=self._referenced_texts(found, place, 0, {}))
@@ -152,7 +152,7 @@ class HttpRepository:
             except SchemaRegistryError as error:
                 raise self._failure(error, what) from error
             except (httpx.TransportError, OAuthTokenError) as error:
-                if _is_certificate_error(error):
+                if "CERTIFICATE_VERIFY_FAILED" in str(error):
                     raise DefiniteError(
                         f"the schema registry's certificate is not trusted: {error}", place=self._shown, hint="give ssl.ca.location"
                     ) from error
@@ -203,20 +203,14 @@ class HttpRepository:
         return _RegistryError(reason or f"HTTP {status}", status, place=place, hint=hint)
 
 
-class _ResponseLimits:
-    """Limits the body of each answer before it is read."""
-
-    def __init__(self, shown: str) -> None:
-        self._shown = shown
-
-    def __call__(self, response: httpx.Response) -> None:
-        coding = response.headers.get("content-encoding", "identity")
-        if coding.lower() != "identity":
-            raise DefiniteError(
-                f"the schema registry's answer is compressed ({coding!r}), which was not requested", place=self._shown, hint=_CHECK_ADDRESS
-            )
-        assert isinstance(response.stream, httpx.SyncByteStream)
-        response.stream = _BoundedBody(response.stream, self._shown)
+def _limit_body(shown: str, response: httpx.Response) -> None:
+    coding = response.headers.get("content-encoding", "identity")
+    if coding.lower() != "identity":
+        raise DefiniteError(
+            f"the schema registry's answer is compressed ({coding!r}), which was not requested", place=shown, hint=_CHECK_ADDRESS
+        )
+    assert isinstance(response.stream, httpx.SyncByteStream)
+    response.stream = _BoundedBody(response.stream, shown)
 
 
 class _BoundedBody(httpx.SyncByteStream):
@@ -238,8 +232,6 @@ class _BoundedBody(httpx.SyncByteStream):
 
 
 class _RegistryError(DefiniteError):
-    """Raise for a status that is an error."""
-
     def __init__(self, message: str, status: int = 0, *, place: str = "", hint: str = "") -> None:
         super().__init__(message, place=place, hint=hint)
         self.status = status
@@ -280,7 +272,3 @@ def _split(address: str) -> SplitResult:
 
 def _to_client_schema(schema: AvroSchema) -> Schema:
     return Schema(schema.text, _AVRO)
-
-
-def _is_certificate_error(error: Exception) -> bool:
-    return "CERTIFICATE_VERIFY_FAILED" in str(error)

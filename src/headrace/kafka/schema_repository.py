@@ -14,8 +14,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from headrace.errors import DefiniteError
-from headrace.kafka.avro.resolution import problems
-from headrace.kafka.avro.schema import AvroSchema
+from headrace.kafka.avro.schema import AvroSchema, problems
 
 PASSWORD_VARIABLE: Final = "HEADRACE_REGISTRY_PASSWORD"
 PROPERTIES_VARIABLE: Final = "HEADRACE_REGISTRY_PROPERTIES"
@@ -38,8 +37,6 @@ class Compatibility(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema of a subject."""
-
     subject: str
     id: int
     version: int
@@ -83,7 +80,6 @@ def find_conflicts(level: Compatibility, schema: AvroSchema, before: Sequence[Av
 
 
 def incompatible_schema_error(subject: str, found: Sequence[str]) -> DefiniteError:
-    """Return the error for a schema that a subject does not allow."""
     return DefiniteError(
         f"the schema cannot follow the last one of {subject}: {'; '.join(found)}",
         place=f"subject {subject}",

@@ -62,7 +62,7 @@ def kernel_cache_dir(package: str) -> Path:
             digest.update((_folder(other) / f"{name}.py").read_bytes())
     local_cache = here / "__pycache__"
     writable = os.access(local_cache if local_cache.exists() else here, os.W_OK)
-    root = local_cache if writable else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "headrace" / package
+    root = local_cache if writable else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace" / package
     return root / f"kernels-{digest.hexdigest()[:16]}"
 
 

@@ -25,7 +25,7 @@ from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.materialize_mysql import keeper
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.settings.settings_file import PlainSettings
-from headrace.settings.toml_writer import to_toml
+from headrace.settings.toml_text import to_toml
 
 SETTINGS: Final = "settings.toml"
 # -P: a module in the working directory must not shadow one of Headrace's.
@@ -41,8 +41,6 @@ _POLL_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class BackgroundPipe:
-    """The pipe of one directory."""
-
     directory: Path
 
     @property

@@ -32,8 +32,6 @@ _STOP_RETRIES_S: Final = (0.5, 1.0, 2.0, 4.0, 0.0)
 
 
 class Bridge:
-    """The requests of one server."""
-
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._running: list[subprocess.Popen[bytes]] = []

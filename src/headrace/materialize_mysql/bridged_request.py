@@ -31,7 +31,6 @@ _OTHER: Final = {"CREATE": (501, "CANNOT_CREATE_DATABASE")}
 
 
 def run_request(directory: Path, request: dict[str, str]) -> dict[str, Any]:
-    """Run a request; return the answer."""
     databases = Databases(f"chdb:{directory}", served=True)
     try:
         match request["run"]:

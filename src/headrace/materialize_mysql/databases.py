@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn
@@ -100,7 +99,7 @@ class Databases:
         pipe.stop()
         with open_clickhouse_sink(self.sink) as named:
             if _has_database(named, name):
-                _execute(named, f"DETACH DATABASE {quote_name(name)}{_on_cluster(entry)}")
+                _execute(named, f"DETACH DATABASE {quote_name(name)}{_on_cluster(entry.chosen.sink.cluster)}")
         return True
 
     def attach(self, name: str, cluster: str = "") -> bool:
@@ -113,7 +112,7 @@ class Databases:
             raise DatabaseExists("the database is attached, and its pipe is running", place=f"database {name}")
         with open_clickhouse_sink(self.sink) as named:
             if not _has_database(named, name):
-                _execute(named, f"ATTACH DATABASE {quote_name(name)}{_on_cluster(entry)}")
+                _execute(named, f"ATTACH DATABASE {quote_name(name)}{_on_cluster(entry.chosen.sink.cluster)}")
         pipe.restart(_HIDDEN_VARIABLES)
         pipe.await_started(even_without_source=True)
         return True
@@ -188,8 +187,7 @@ class Databases:
 
     def _undo(self, name: str, cluster: str, pipe: BackgroundPipe) -> None:
         """Remove a database and its pipe. Repeatable."""
-        where = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
-        statement = f"DROP DATABASE IF EXISTS {quote_name(name)}{where}"
+        statement = f"DROP DATABASE IF EXISTS {quote_name(name)}{_on_cluster(cluster)}"
         if self.served and pipe.owns_server(self._root):
             # SYNC would wait for a query whose suspended client does not read its result.
             with pipe.frozen():
@@ -259,7 +257,8 @@ class Databases:
         if self.sink.startswith(_EMBEDDED):
             around = self._root / PIPES
         else:
-            home = _state_home(os.environ)
+            chosen = os.environ.get("XDG_STATE_HOME", "")
+            home = Path(chosen) if chosen.startswith("/") else Path.home() / ".local" / "state"
             around = home / "headrace" / "pipes" / _file_name(str(replace(parse_target(self.sink), database=None)))
         return around / _file_name(name)
 
@@ -273,16 +272,13 @@ def _execute(named: NamedSink[ClickHouseSink], statement: str) -> None:
     named.sink.reader().query(statement, {"log_comment": OWN_STATEMENT})
 
 
-def _on_cluster(entry: PipeEntry) -> str:
-    cluster = entry.chosen.sink.cluster
+def _on_cluster(cluster: str) -> str:
     return f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
 
 
 def _check_source_reachable(plan: PipePlan, password: str) -> None:
     """Raise unless the source can be reached with these credentials; called before anything is created."""
-    connection = connect(replace(parse_mysql_url(plan.source), password=password))
-    with closing(connection):
-        return
+    connect(replace(parse_mysql_url(plan.source), password=password)).close()
 
 
 def _check_here(entry: PipeEntry) -> None:
@@ -325,11 +321,6 @@ def _stored_password(statement: CreateMaterializedDatabase, pipe: BackgroundPipe
 def _without_secret(statement: object) -> object:
     assert isinstance(statement, CreateMaterializedDatabase)
     return replace(statement, password="", redacted="", if_not_exists=False)
-
-
-def _state_home(environment: Mapping[str, str]) -> Path:
-    chosen = environment.get("XDG_STATE_HOME", "")
-    return Path(chosen) if chosen.startswith("/") else Path.home() / ".local" / "state"
 
 
 def _file_name(text: str) -> str:

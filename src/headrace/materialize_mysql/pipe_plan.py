@@ -41,17 +41,8 @@ _CLICKHOUSE_SETTINGS: Final = (
     "materialized_mysql_tables_list",
     "use_binlog_client",
 )
-_FLAGS: Final = {
-    "flush_rows": "--flush-rows",
-    "flush_bytes": "--flush-bytes",
-    "flush_seconds": "--flush-seconds",
-    "relay_bytes": "--relay-bytes",
-    "chunk_rows": "--chunk-rows",
-    "snapshot": "--snapshot",
-    "zero_dates": "--zero-dates",
-    "cascades": "--cascades",
-    "master": "--master",
-}
+_FLAGS: Final = ("flush_rows", "flush_bytes", "flush_seconds", "relay_bytes", "chunk_rows", "snapshot", "zero_dates", "cascades", "master")
+"""Settings that are flags of `headrace replicate`, with hyphens."""
 _LISTS: Final = {"include_tables": "--tables", "exclude_tables": "--exclude"}
 _UNSUPPORTED: Final = {
     "max_bytes_in_binlog_queue": "it belongs to use_binlog_client; use relay_bytes, the most log that is kept on local disk",
@@ -85,7 +76,6 @@ class PipePlan:
 
 
 def plan_pipe(statement: CreateMaterializedDatabase) -> PipePlan:
-    """Return the pipe of a statement."""
     settings = dict(statement.settings)
     _check_known(settings)
     chosen = UserSettings({"sink": {"database": statement.name, **_CONVENTIONS}})
@@ -93,7 +83,7 @@ def plan_pipe(statement: CreateMaterializedDatabase) -> PipePlan:
         chosen = parse_setting(("cluster",), statement.cluster, "ON CLUSTER").over(chosen)
     for name, value in settings.items():
         chosen = _chosen(name, value).over(chosen)
-    tables = {f"{_escaped(statement.database)}.{_escaped(one.table)}": _override(one) for one in statement.overrides}
+    tables = {f"{glob.escape(statement.database)}.{glob.escape(one.table)}": _override(one) for one in statement.overrides}
     if tables:
         chosen = load_stored({"sink": {"tables": tables}}, "TABLE OVERRIDE").over(chosen)
     return PipePlan(
@@ -164,13 +154,13 @@ def _arguments(statement: CreateMaterializedDatabase, settings: Mapping[str, str
             arguments += [flag, str(min(given))]
     if "max_flush_data_time" in settings:
         arguments += ["--flush-seconds", str(_whole(settings, "max_flush_data_time", 0) / 1000)]
-    for name, flag in _FLAGS.items():
+    for name in _FLAGS:
         if name in settings:
-            arguments += [flag, settings[name]]
-    database = _escaped(statement.database)
+            arguments += [f"--{name.replace('_', '-')}", settings[name]]
+    database = glob.escape(statement.database)
     listed = [one.strip() for one in settings.get("materialized_mysql_tables_list", "").split(",") if one.strip()]
     for table in listed:
-        arguments += ["--tables", f"{database}.{_escaped(table)}"]
+        arguments += ["--tables", f"{database}.{glob.escape(table)}"]
     for name, flag in _LISTS.items():
         for one in split_list(settings.get(name, "")):
             arguments += [flag, f"{database}.{one}"]
@@ -212,10 +202,6 @@ def _with_codec(text: str, override: TableOverride, name: str) -> str:
     column = next(one for one in override.columns if one.name == name)
     codec = f" CODEC({column.codec})" if column.codec else ""
     return f"{text}{codec}" + (f" TTL {column.ttl}" if column.ttl else "")
-
-
-def _escaped(name: str) -> str:
-    return glob.escape(name)
 
 
 def _refused(name: str, why: str, hint: str) -> SettingRejected:

@@ -13,7 +13,7 @@ from ipaddress import IPv6Address
 from typing import Final, TypeAlias
 
 from headrace.clickhouse_lexer import Token, TokenKind, content_of
-from headrace.embedded.statement_ending import read_ending
+from headrace.embedded.statement_clauses import read_ending
 from headrace.errors import DefiniteError
 from headrace.materialize_mysql.token_cursor import StatementCursor, read_tokens, syntax_error
 
@@ -31,8 +31,6 @@ _CLAUSES: Final = (("COLUMNS",), ("ORDER", "BY"), ("PRIMARY", "KEY"), ("PARTITIO
 
 @dataclass(frozen=True, slots=True)
 class ColumnOverride:
-    """The override of one column."""
-
     name: str
     type: str = ""
     declared: str = ""
@@ -43,8 +41,6 @@ class ColumnOverride:
 
 @dataclass(frozen=True, slots=True)
 class TableOverride:
-    """The override of one table."""
-
     table: str
     columns: tuple[ColumnOverride, ...] = ()
     indexes: tuple[tuple[str, str], ...] = ()

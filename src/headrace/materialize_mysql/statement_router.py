@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace.embedded.read_tables import reads_databases
+from headrace.embedded.statement_clauses import reads_databases
 from headrace.materialize_mysql.statement_parser import (
     AttachMaterializedDatabase,
     CreateMaterializedDatabase,

@@ -35,8 +35,6 @@ def syntax_error(text: str, offset: int, what: str, hint: str = "") -> Statement
 
 
 class StatementCursor:
-    """Walks over the tokens of a statement."""
-
     def __init__(self, text: str) -> None:
         self.text = text
         self._tokens = read_tokens(text)

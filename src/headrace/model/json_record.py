@@ -26,9 +26,7 @@ class JsonRecord:
         return cls(**_decode_fields(cls, raw))
 
 
-@functools.cache
-def _field_types(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind)
+_field_types = functools.cache(get_type_hints)
 
 
 def _encode_fields(record: Any) -> dict[str, Any]:

@@ -6,14 +6,14 @@ values. Sources fill Arrow arrays of exactly `Column.arrow_type`; sinks choose a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.model.column_types import COLUMN_TYPES, DATE_FORMS, ColumnType, Kind, ValueForm
-from headrace.model.zero_dates import ZeroDates
+from headrace.model.setting_values import ZeroDates
 
 __all__ = ["Column", "ForeignKey", "Index", "Kind", "ReferentialAction", "TableName", "TableSchema", "ZeroDates"]
 
@@ -71,21 +71,8 @@ class Column:
         return pa.decimal256(self.precision, self.scale) if wide else pa.decimal128(self.precision, self.scale)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "kind": self.kind.value,
-            "nullable": self.nullable,
-            "precision": self.precision,
-            "scale": self.scale,
-            "members": list(self.members),
-            "source_type": self.source_type,
-            "charset": self.charset,
-            "generated": self.generated,
-            "invisible": self.invisible,
-            "auto_increment": self.auto_increment,
-            "default": self.default,
-            "comment": self.comment,
-        }
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**plain, "kind": self.kind.value, "members": list(self.members)}
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Column:

@@ -7,9 +7,10 @@ catalog give the same catalog, however often they are replayed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_args
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, ForeignKey, Index, TableName, TableSchema
@@ -230,7 +231,6 @@ def alter(change: TableChange, schema: TableSchema) -> TableSchema:
 
 
 def tables_of(change: SchemaChange) -> tuple[TableName, ...]:
-    """Return the tables that a change names."""
     match change:
         case CreateDatabase() | AlterDatabase() | DropDatabase():
             return ()
@@ -336,23 +336,8 @@ def _misfit(table: TableName, why: str) -> DefiniteError:
 
 # -- JSON
 
-_KINDS: Final[dict[str, type[Any]]] = {
-    "create_database": CreateDatabase,
-    "alter_database": AlterDatabase,
-    "drop_database": DropDatabase,
-    "create_table": CreateTable,
-    "drop_table": DropTable,
-    "rename_table": RenameTable,
-    "truncate_table": TruncateTable,
-    "add_column": AddColumn,
-    "drop_column": DropColumn,
-    "rename_column": RenameColumn,
-    "modify_column": ModifyColumn,
-    "change_primary_key": ChangePrimaryKey,
-    "change_indexes": ChangeIndexes,
-    "change_foreign_keys": ChangeForeignKeys,
-    "change_options": ChangeOptions,
-}
+_KINDS: Final[dict[str, type[Any]]] = {re.sub(r"\B(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in get_args(SchemaChange)}
+"""By names such as `create_table`; state files hold them, so the classes keep their names."""
 _WORDS: Final = {kind: word for word, kind in _KINDS.items()}
 
 

@@ -26,11 +26,7 @@ def pack_version(epoch: int, file_number: int, offset: int) -> int:
 
 def unpack_version(version: int) -> tuple[int, int, int]:
     """Return the epoch, log file number and offset of a version."""
-    return (
-        version >> (FILE_BITS + OFFSET_BITS),
-        version >> OFFSET_BITS & (1 << FILE_BITS) - 1,
-        version & (1 << OFFSET_BITS) - 1,
-    )
+    return (version >> (FILE_BITS + OFFSET_BITS), version >> OFFSET_BITS & (1 << FILE_BITS) - 1, version & (1 << OFFSET_BITS) - 1)
 
 
 def row_place(version: int) -> str:

@@ -16,7 +16,7 @@ from headrace.pipes.source_registry import SOURCE_CONNECTORS, source_connector
 from headrace.pipes.spec import BuiltPipe, PipeSpec
 from headrace.sinks.clickhouse.connector import CLICKHOUSE
 from headrace.sinks.registry import find_sink_connector, sink_connector
-from headrace.transforms.salts import read_salts
+from headrace.transforms.options import read_salts
 
 if TYPE_CHECKING:
     from headrace.pipes.lifecycle.progress_view import ProgressView

@@ -10,7 +10,7 @@ from typing import Final
 from headrace.pipes.debezium.connector import DEBEZIUM
 from headrace.pipes.mysql.connector import BINLOG_FILES, MYSQL
 from headrace.pipes.scylla.connector import SCYLLA
-from headrace.pipes.source_connector import SourceConnector
+from headrace.pipes.spec import SourceConnector
 
 __all__ = ["BINLOG_FILES", "DEBEZIUM", "MYSQL", "SCYLLA", "SOURCE_CONNECTORS", "find_source_connector", "source_connector"]
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from headrace.errors import DefiniteError
+from headrace.jsonl import sync_directory
 from headrace.sources.base import Offset
 
 _OFFSETS: Final = "offsets"
 _COMMITS: Final = "commits"
 _METADATA: Final = "metadata"
 _START: Final = "sources/0/0"
+_TEMPORARY: Final = ".*.tmp"
+"""Spark writes a file under such a name and renames it."""
 _SEALED: Final = 2
 """How many batches `digests` covers: the last one, and the one before it, from which Spark continues if the last one is open."""
 _HINT: Final = (
@@ -35,7 +38,6 @@ def committed_offset(checkpoint: Path) -> Offset | None:
 
 
 def is_committed(checkpoint: Path, batch: int) -> bool:
-    """Whether a batch is committed."""
     return (checkpoint / _COMMITS / str(batch)).exists()
 
 
@@ -59,6 +61,13 @@ def sync_batches(checkpoint: Path) -> None:
             _sync(checkpoint / name / str(batch))
             _sync(checkpoint / name)
     _sync(checkpoint)
+
+
+def remove_temporary_files(checkpoint: Path) -> None:
+    """Remove files that Spark had not written whole when it was stopped; Spark refuses to plan the first batch while there are any."""
+    for directory in (checkpoint, *(checkpoint / name for name in (_OFFSETS, _COMMITS, Path(_START).parent))):
+        for file in directory.glob(_TEMPORARY):
+            file.unlink(missing_ok=True)
 
 
 def check_checkpoint(checkpoint: Path) -> None:
@@ -174,12 +183,6 @@ def _unreadable(why: str, file: Path) -> DefiniteError:
 
 
 def _sync(path: Path) -> None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        # Spark removes the files of old batches.
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    # Spark removes the files of old batches.
+    with suppress(FileNotFoundError):
+        sync_directory(path)

@@ -1,33 +1,75 @@
-"""What tasks report to the driver, and how reports travel: pickled, because both ends run the same version of Headrace.
+"""What tasks report to the driver. The engine pickles reports: both ends run the same version of Headrace.
 
 Reports exist only while their batch runs, so their form may change with each version.
+
+An error of a task or of the source's process reaches the driver as the text of a Java exception. `serialize_errors` adds the encoded error
+to that text, and the driver decodes it.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterable
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-import pyarrow as pa
-
-from headrace.errors import HeadraceError, TransientError
-from headrace.runtime.error_transport import decode_error
+from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.sources.base import Offset
 from headrace.sources.splits import StatementSplit
 
+_MARK = re.compile(r"headrace-error\[([A-Za-z0-9+/=]+)\]")
+
 R = TypeVar("R")
 
-REPORT_SCHEMA = "report binary"
-"""The rows that tasks return, in Spark's notation."""
-_ARROW = pa.schema([("report", pa.binary())])
+
+class SerializedError(RuntimeError):
+    """A Headrace error whose text contains its encoded form."""
+
+
+@contextmanager
+def serialize_errors() -> Iterator[None]:
+    """Raise Headrace errors as `SerializedError`."""
+    try:
+        yield
+    except HeadraceError as error:
+        raise SerializedError(f"{error}\n{encode_error(error)}") from error
+
+
+@contextmanager
+def hide_traceback() -> Iterator[None]:
+    """Raise Headrace errors without a traceback, so that Spark prints only their message to the user of a script."""
+    try:
+        yield
+    except HeadraceError as error:
+        raise error.with_traceback(None) from None
+
+
+def encode_error(error: HeadraceError) -> str:
+    content = {
+        "definite": isinstance(error, DefiniteError),
+        "message": error.message,
+        "place": error.place,
+        "hint": error.hint,
+        "event": error.event,
+    }
+    return f"headrace-error[{base64.b64encode(json.dumps(content).encode()).decode()}]"
+
+
+def decode_error(text: str) -> HeadraceError | None:
+    """Return the first encoded error in a text, if any."""
+    found = _MARK.search(text)
+    if found is None:
+        return None
+    content = json.loads(base64.b64decode(found.group(1)))
+    kind = DefiniteError if content["definite"] else TransientError
+    return kind(content["message"], place=content["place"], hint=content["hint"], event=content["event"])
 
 
 @dataclass(frozen=True, slots=True)
 class TableWrites:
-    """What was written to one table."""
-
     table: str
     changes: int
     bytes: int
@@ -67,7 +109,7 @@ class StatementReached:
 
 @dataclass(frozen=True, slots=True)
 class TaskFailed:
-    """A task on a remote executor raised a Headrace error. `decode_reports` raises it on the driver."""
+    """A task on a remote executor raised a Headrace error. `checked_reports` raises it on the driver."""
 
     error: str
     """A text that contains the encoded error."""
@@ -76,26 +118,20 @@ class TaskFailed:
 Report = SplitDone | MarkReached | StatementReached
 
 
-def encode_reports(reports: Iterable[Report | TaskFailed]) -> pa.RecordBatch:
-    """Return reports as the record batch that a task returns."""
-    return pa.RecordBatch.from_arrays([pa.array(map(pickle.dumps, reports), pa.binary())], schema=_ARROW)
-
-
-def decode_reports(rows: Iterable[bytes]) -> list[Report]:
+def checked_reports(found: Iterable[object]) -> list[Report]:
     """Return the reports of tasks; raise the Headrace error of a failed task, definite ones first."""
     reports: list[Report] = []
     errors: list[HeadraceError] = []
-    for row in rows:
-        # The pickles come from this program's own tasks.
-        match pickle.loads(row):
+    for one in found:
+        match one:
             case TaskFailed(text):
-                found = decode_error(text)
-                assert found is not None, text
-                errors.append(found)
-            case SplitDone() | MarkReached() | StatementReached() as report:
-                reports.append(report)
-            case other:
-                raise TypeError(f"a task returned {other!r}, which is no report")
+                error = decode_error(text)
+                assert error is not None, text
+                errors.append(error)
+            case SplitDone() | MarkReached() | StatementReached():
+                reports.append(one)
+            case _:
+                raise TypeError(f"a task returned {one!r}, which is no report")
     for error in sorted(errors, key=lambda one: isinstance(one, TransientError)):
         raise error
     return reports

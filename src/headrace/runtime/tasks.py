@@ -12,27 +12,24 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import pyarrow as pa
-
 from headrace.errors import TransientError
-from headrace.runtime.error_transport import serialize_errors
 from headrace.runtime.reports import (
     MarkReached,
     Report,
     SplitDone,
     StatementReached,
     TableWrites,
-    encode_reports,
     finished_splits,
+    serialize_errors,
     sum_writes,
 )
 from headrace.sources.base import Block, Reader, Split
-from headrace.sources.splits import MarkSplit, StatementSplit, decode_split
+from headrace.sources.splits import MarkSplit, StatementSplit, decode_split, split_kind
 
 TASK_ATTEMPT: ContextVar[int] = ContextVar("task_attempt", default=0)
 """How often the engine has started the current task before."""
-TaskFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What the engine runs in a task: batches of encoded splits in, batches of reports out. Picklable."""
+TaskFunction = Callable[[Iterable[str]], Iterator[Report]]
+"""What the engine runs in a task: encoded splits in, reports out. Picklable."""
 Retry = Callable[[Callable[[], None]], None]
 """Runs a write again while the sink is away."""
 BlockTransform = Callable[[Any], Any]
@@ -73,17 +70,12 @@ class Task:
     transform: BlockTransform | None = None
     """Transforms blocks before they are written."""
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, splits: Iterable[str]) -> Iterator[Report]:
         with serialize_errors():
-            types = (*self.reader.split_types, MarkSplit, StatementSplit)
-            reports = [self._run(decode_split(text, types)) for batch in batches for text in batch.column(0).to_pylist()]
-        yield encode_reports(reports)
+            for text in splits:
+                yield self._run(decode_split(text, self.reader.split_types))
 
     def _run(self, split: Split) -> Report:
-        if isinstance(split, StatementSplit):
-            return StatementReached(split)
-        if isinstance(split, MarkSplit):
-            return MarkReached(split.until)
         sink = self.sink
         if TASK_ATTEMPT.get():
             if split.once:
@@ -121,6 +113,21 @@ class Task:
                     continue
             self.retry(lambda block=block: writer.write(block))  # type: ignore[misc]
             written.append(TableWrites(block.subject, block.changes, block.nbytes, block.newest, filtered))
+
+
+def separate_driver_splits(splits: Iterable[str]) -> tuple[list[str], list[Report]]:
+    """Return the splits of a batch that need a task, and the reports of those that only the driver processes."""
+    for_tasks: list[str] = []
+    reports: list[Report] = []
+    for text in splits:
+        kind = split_kind(text)
+        if kind == StatementSplit.split_kind:
+            reports.append(StatementReached(decode_split(text, [StatementSplit])))
+        elif kind == MarkSplit.split_kind:
+            reports.append(MarkReached(decode_split(text, [MarkSplit]).until))
+        else:
+            for_tasks.append(text)
+    return for_tasks, reports
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.service.embedded_servers import EmbeddedServers
 from headrace.service.pipe_runner import PipeRunner
+from headrace.service.probes import Probe
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import places_condition, quote_name, quote_text
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 
 log = logging.getLogger("headrace")
@@ -27,7 +28,7 @@ _ENGINE: Final = "Merge"
 SOURCE: Final = "{source}"
 
 
-class MergeTableProbe:
+class MergeTableProbe(Probe):
     """Creates the `Merge` tables of one pipe, and recreates them when the underlying columns change."""
 
     every_s = _EVERY_S
@@ -83,10 +84,9 @@ def plan_merge_tables(prefix: str, runners: Sequence[PipeRunner]) -> dict[str, t
 
 def column_digests(sink: ClickHouseSink, merged: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], str]:
     """Return a digest of the columns of each existing underlying table, by (database, table)."""
-    listed = ", ".join(f"({quote_text(name.partition('.')[0])}, {quote_text(table)})" for name, below in merged.items() for table in below)
+    here = places_condition(((name.partition(".")[0], table) for name, below in merged.items() for table in below), "table")
     sql = (
-        "SELECT database, table, toString(sum(cityHash64(name, type, position))) FROM system.columns "
-        f"WHERE (database, table) IN ({listed}) GROUP BY database, table"
+        f"SELECT database, table, toString(sum(cityHash64(name, type, position))) FROM system.columns WHERE {here} GROUP BY database, table"
     )
     return {(database, table): columns for database, table, columns in sink.reader().query(sql)[1]}
 

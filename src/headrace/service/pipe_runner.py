@@ -23,7 +23,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from headrace.config.key_hints import add_file_keys
+from headrace.config.key_catalog import add_file_keys
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.pipes.lifecycle.base import Pipe
 from headrace.pipes.lifecycle.progress_view import ProgressView
@@ -33,12 +33,12 @@ from headrace.pipes.state.json_file import replace_json
 from headrace.retry import WaitState, use_wait_state
 from headrace.runtime.interface import Runtime
 from headrace.service.log_formats import mask_secrets
-from headrace.service.samples import SampleHistory
-from headrace.service.status import ErrorStatus, MetricSample, PipeStage, PipeStatus
-from headrace.service.status_collector import StatusCollector
+from headrace.service.status import ErrorStatus, MetricSample, PipeStage, PipeStatus, VerifyResult
+from headrace.service.status_collector import SampleHistory, StatusCollector
 from headrace.shortage import shortage_of
 from headrace.spark.runtime.java_process import lost_process_error
 from headrace.spark.runtime.micro_batch import is_java_process_gone
+from headrace.verify.records import VerifyRecord, read_records, record_files
 
 log = logging.getLogger("headrace")
 
@@ -65,8 +65,6 @@ class RequestedState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DisplayNames:
-    """The pipe's name and its endpoints without secrets, for display."""
-
     group: str
     source: str
     sink: str
@@ -76,14 +74,7 @@ class PipeRunner:
     """Runs one `PipeSpec`. Thread-safe."""
 
     def __init__(
-        self,
-        spec: PipeSpec,
-        shown: DisplayNames,
-        runtime: Runtime,
-        build: PipeOpener,
-        *,
-        enabled: bool = True,
-        retry_s: float = 5.0,
+        self, spec: PipeSpec, shown: DisplayNames, runtime: Runtime, build: PipeOpener, *, enabled: bool = True, retry_s: float = 5.0
     ) -> None:
         patience = min(spec.settings.retry_timeout_s, _TASK_RETRY_TIMEOUT_S) if runtime.is_shared else spec.settings.patience
         self.spec = replace(spec, settings=replace(spec.settings, patience=patience))
@@ -91,11 +82,11 @@ class PipeRunner:
         self._runtime, self._build, self._retry_s = runtime, build, retry_s
         self._changed = threading.Condition()
         self._enabled, self._requested = enabled, RequestedState.RUN
-        self._stage = PipeStage.STARTING if enabled else PipeStage.DISABLED
-        self._seen = self._stage, time.time()
+        self.stage = PipeStage.STARTING if enabled else PipeStage.DISABLED
+        self._seen = self.stage, time.time()
         self._pipe: Pipe | None = None
         self._is_sink_lost: Callable[[], bool] = lambda: False
-        self._error: ErrorStatus | None = None
+        self.error: ErrorStatus | None = None
         self._errors: deque[ErrorStatus] = deque(maxlen=_MAX_RECENT_ERRORS)
         self._error_count = self._retries = self._failures_in_a_row = 0
         self._next_try = 0.0
@@ -106,8 +97,10 @@ class PipeRunner:
         self._thread: threading.Thread | None = None
         self.dead_letters = self.unreadable = self.skipped = self.relay_bytes = 0
         """`unreadable`: records in `headrace.errors`; the collector counts those in a dead-letter topic."""
+        self._verify_files: tuple[object, ...] = ()
+        """The files of the recorded comparisons when they were loaded."""
         if enabled and (spec.settings.state / _PAUSE_FILE).exists():
-            self._requested, self._stage = RequestedState.PAUSE, PipeStage.PAUSED
+            self._requested, self.stage = RequestedState.PAUSE, PipeStage.PAUSED
 
     @property
     def name(self) -> str:
@@ -136,7 +129,7 @@ class PipeRunner:
         self.check_enabled()
         (self.spec.settings.state / _PAUSE_FILE).unlink(missing_ok=True)
         with self._changed:
-            if self._stage is PipeStage.FAILED:
+            if self.stage is PipeStage.FAILED:
                 self._failures_in_a_row = 0
             self._done, self._next_try = False, 0.0
         self._request(RequestedState.RUN)
@@ -165,10 +158,6 @@ class PipeRunner:
     # -- status
 
     @property
-    def stage(self) -> PipeStage:
-        return self._stage
-
-    @property
     def is_running(self) -> bool:
         return self._pipe is not None
 
@@ -176,62 +165,46 @@ class PipeRunner:
     def is_over(self) -> bool:
         """Return whether nothing more happens without a control request."""
         with self._changed:
-            if self.spec.settings.once and self._stage in (PipeStage.PAUSED, PipeStage.STOPPED):
+            if self.spec.settings.once and self.stage in (PipeStage.PAUSED, PipeStage.STOPPED):
                 return True
-            return self._done or self._stage in (PipeStage.FAILED, PipeStage.DISABLED)
+            return self._done or self.stage in (PipeStage.FAILED, PipeStage.DISABLED)
 
     @property
     def has_failed(self) -> bool:
-        return self._stage is PipeStage.FAILED
-
-    @property
-    def error(self) -> ErrorStatus | None:
-        return self._error
+        return self.stage is PipeStage.FAILED
 
     def status(self) -> PipeStatus:
         with self._changed:
-            pipe, stage = self._pipe, self._stage
+            pipe, stage, error = self._pipe, self.stage, self.error
             wait = pipe.waits.current() if pipe is not None else None
-            errors, counts = tuple(self._errors), (self._error_count, self._retries)
+            errors, error_count, retries = tuple(self._errors), self._error_count, self._retries
             next_try = time.time() + self._next_try - time.monotonic() if stage is PipeStage.RETRYING else 0.0
-            error = self._error
-        figures = self.view.progress()
+        progress = self.view.progress()
         if stage is PipeStage.STARTING and pipe is not None:
-            stage = _running_stage(figures.copying, figures.following, wait is not None)
+            stage = progress.stage if wait is None else PipeStage.WAITING
         if stage in (PipeStage.SNAPSHOT, PipeStage.STREAMING):
             # It runs again: the last error no longer applies.
             error = None
-        since = self._seen_since(stage)
-        return PipeStatus(
-            self.name,
-            self.shown.group,
-            self.shown.source,
-            self.shown.sink,
-            stage,
-            since,
-            self.view.lag_s(),
-            self.view.lag.size,
-            figures.position,
-            figures.rate,
-            figures.changes,
-            figures.bytes,
-            figures.batches,
-            *counts,
-            self.skipped,
-            self.dead_letters,
-            self.relay_bytes,
-            wait[0] if wait is not None else "",
-            wait[1] if wait is not None else 0.0,
-            next_try,
-            error,
-            errors,
-            figures.eta_s,
-            figures.tables,
-            figures.schema_changes,
-            figures.late_rows,
-            figures.late_place,
-            self.unreadable + figures.unreadable,
-            figures.filtered,
+        waiting, waiting_s = wait or ("", 0.0)
+        return replace(
+            progress,
+            name=self.name,
+            group=self.shown.group,
+            source=self.shown.source,
+            sink=self.shown.sink,
+            stage=stage,
+            since=self._seen_since(stage),
+            errors=error_count,
+            retries=retries,
+            skipped=self.skipped,
+            dead_letters=self.dead_letters,
+            relay_bytes=self.relay_bytes,
+            waiting=waiting,
+            waiting_s=waiting_s,
+            next_try=next_try,
+            error=error,
+            recent_errors=errors,
+            unreadable=self.unreadable + progress.unreadable,
         )
 
     def _seen_since(self, stage: PipeStage) -> float:
@@ -245,8 +218,24 @@ class PipeRunner:
         skipped = skipped_by_table(self.spec.settings.state)
         self.skipped = skipped.total()
         self.view.set_skipped(skipped)
+        self.load_verify_records()
         status = self.status()
         self.history.add(MetricSample(time.time(), status.rate, status.lag_s, status.lag_bytes))
+
+    def load_verify_records(self) -> None:
+        """Show the recorded comparisons, also those of other processes. A damaged record is a warning: the pipe does not need it."""
+        state = self.spec.settings.state
+        with self._changed:
+            files = record_files(state)
+            if files == self._verify_files:
+                return
+            self._verify_files = files
+            records: dict[str, VerifyRecord] = {}
+            try:
+                records = read_records(state)
+            except (HeadraceError, OSError) as error:
+                log.warning("%s: %s", self.name, error)
+            self.view.set_recorded({name: VerifyResult.from_json(record.to_json()) for name, record in records.items()})
 
     def check_sink(self) -> None:
         """Stop the run if its embedded server has died; the next run starts another."""
@@ -266,20 +255,20 @@ class PipeRunner:
         with self._changed:
             while True:
                 if self._requested is RequestedState.END:
-                    if self._stage not in (PipeStage.FAILED, PipeStage.PAUSED):
-                        self._enter(PipeStage.STOPPED)
+                    if self.stage not in (PipeStage.FAILED, PipeStage.PAUSED):
+                        self.stage = PipeStage.STOPPED
                     return False
                 left_s = self._next_try - time.monotonic()
-                if self._requested is RequestedState.RUN and not self._done and self._stage is not PipeStage.FAILED and left_s <= 0:
-                    self._enter(PipeStage.STARTING)
+                if self._requested is RequestedState.RUN and not self._done and self.stage is not PipeStage.FAILED and left_s <= 0:
+                    self.stage = PipeStage.STARTING
                     # Requests to the last run no longer apply, even if this run fails before it starts.
                     self._stop_requested, self._forced_error = False, None
                     return True
                 if self._requested is RequestedState.PAUSE:
-                    self._enter(PipeStage.PAUSED)
+                    self.stage = PipeStage.PAUSED
                 elif self._requested is RequestedState.STOP:
-                    self._enter(PipeStage.STOPPED)
-                waits_for_retry = self._requested is RequestedState.RUN and self._stage is PipeStage.RETRYING
+                    self.stage = PipeStage.STOPPED
+                waits_for_retry = self._requested is RequestedState.RUN and self.stage is PipeStage.RETRYING
                 self._changed.wait(min(left_s, 60.0) if waits_for_retry else None)
 
     def _run_once(self) -> None:
@@ -317,9 +306,9 @@ class PipeRunner:
             if error is None:
                 # A run that ends by itself has nothing left to do.
                 self._done = not self._stop_requested
-                self._error = None
+                self.error = None
                 if self._done:
-                    self._enter(PipeStage.STOPPED)
+                    self.stage = PipeStage.STOPPED
             elif isinstance(error, TransientError) and self._stop_requested:
                 # A run that is stopped while a peer is away ends with the peer's error.
                 log.debug("ended while: %s", error)
@@ -329,18 +318,18 @@ class PipeRunner:
     def _record_error(self, error: HeadraceError) -> None:
         error.hint = add_file_keys(error.hint)
         trouble = _error_status(error)
-        self._error = trouble
+        self.error = trouble
         self._errors.appendleft(trouble)
         self._error_count += 1
         if not trouble.transient:
-            self._enter(PipeStage.FAILED)
+            self.stage = PipeStage.FAILED
             log.error("failed: %s", error)
             return
         wait_s = min(max(self._retry_s, _MIN_RETRY_WAIT_S) * math.pow(2, min(self._failures_in_a_row, 30)), MAX_RETRY_WAIT_S)
         self._failures_in_a_row += 1
         self._retries += 1
         self._next_try = time.monotonic() + wait_s
-        self._enter(PipeStage.RETRYING)
+        self.stage = PipeStage.RETRYING
         log.warning("ended, and is started again in %.0f s: %s", wait_s, error)
 
     # -- state changes, under the lock
@@ -349,18 +338,15 @@ class PipeRunner:
         with self._changed:
             if self._requested is not RequestedState.END:
                 self._requested = requested
-            if requested is RequestedState.RUN and self._stage in (PipeStage.FAILED, PipeStage.STOPPED, PipeStage.PAUSED):
-                self._enter(PipeStage.STARTING)
+            if requested is RequestedState.RUN and self.stage in (PipeStage.FAILED, PipeStage.STOPPED, PipeStage.PAUSED):
+                self.stage = PipeStage.STARTING
             pipe = self._pipe
             self._stop_requested |= requested is not RequestedState.RUN
-            if requested is not RequestedState.RUN and (pipe is not None or self._stage is PipeStage.STARTING):
-                self._enter(PipeStage.STOPPING)
+            if requested is not RequestedState.RUN and (pipe is not None or self.stage is PipeStage.STARTING):
+                self.stage = PipeStage.STOPPING
             self._changed.notify_all()
         if pipe is not None and requested is not RequestedState.RUN:
             pipe.stop()
-
-    def _enter(self, stage: PipeStage) -> None:
-        self._stage = stage
 
     def check_enabled(self) -> None:
         """Raise `DefiniteError` if the pipe is disabled."""
@@ -370,15 +356,6 @@ class PipeRunner:
                 place=f"pipe {self.name}",
                 hint="set enabled = true in the file, and start headrace run again",
             )
-
-
-def _running_stage(copying: bool, following: bool, waiting: bool) -> PipeStage:
-    """Return the stage of a running pipe."""
-    if waiting:
-        return PipeStage.WAITING
-    if copying:
-        return PipeStage.SNAPSHOT
-    return PipeStage.STREAMING if following else PipeStage.STARTING
 
 
 def _unexpected_error(error: Exception, state: Path) -> HeadraceError:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import math
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pymysql.connections import Connection
 from pymysql.err import MySQLError
@@ -29,10 +30,9 @@ from headrace.runtime.checkpoint import committed_offset
 from headrace.service.embedded_servers import EmbeddedServers
 from headrace.service.pipe_runner import PipeRunner
 from headrace.service.status import PipeStage, SchemaChangeStatus
-from headrace.sinks.clickhouse.bookkeeping.ledger import LEDGER
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
-from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS, UNREADABLE, WAITING
-from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
+from headrace.sinks.clickhouse.bookkeeping.dead_letters import ERRORS, UNREADABLE, WAITING
+from headrace.sinks.clickhouse.bookkeeping.own_tables import LEDGER, OwnTables
+from headrace.sinks.clickhouse.server.identifiers import places_condition, quote_name, quote_text
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.registry import has_table_store
 from headrace.sources.mysql.binlog.commit_times import log_place
@@ -54,18 +54,20 @@ _SCHEMA_CHANGES: Final = 5
 _BLOCK: Final = 512
 
 
-class Probe(Protocol):
+class Probe(ABC):
     """A check that runs every `every_s` seconds."""
 
     every_s: float
 
+    @abstractmethod
     def run(self) -> None:
         """Query the peer and pass the values to the runners; raises if the query fails."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:  # noqa: B027  (most probes keep nothing open)
+        """Close what the probe keeps open."""
 
 
-class BinlogEndProbe:
+class BinlogEndProbe(Probe):
     """Measures the lag to the end of a MySQL or MariaDB binary log."""
 
     every_s = _IDLE_SERVER_S
@@ -103,7 +105,7 @@ class BinlogEndProbe:
                 connection.close()
 
 
-class TopicEndProbe:
+class TopicEndProbe(Probe):
     """Measures the lag to the end of a pipe's topics, in records."""
 
     every_s = _IDLE_TOPICS_S
@@ -134,11 +136,8 @@ class TopicEndProbe:
         end = sum(ends.values())
         self._runner.view.set_log_end(end - behind, end, behind)
 
-    def close(self) -> None:
-        """Nothing is kept."""
 
-
-class RelaySizeProbe:
+class RelaySizeProbe(Probe):
     """Measures the size of the relay log on local disk."""
 
     every_s = _RELAY_S
@@ -153,11 +152,8 @@ class RelaySizeProbe:
             state = directory.load() if place else None
             runner.relay_bytes = _disk_usage(directory.relay if state is None else directory.mirror(place, state.id))
 
-    def close(self) -> None:
-        """Nothing is kept."""
 
-
-class SinkProbe:
+class SinkProbe(Probe):
     """Counts rows and dead letters in a ClickHouse sink; loads, once, the schema changes from before this process."""
 
     every_s = _SINK_S
@@ -181,9 +177,6 @@ class SinkProbe:
             self._count_dead_letters(sink, own)
             self._count_rows(sink)
 
-    def close(self) -> None:
-        """Connections are shared by the process and stay open."""
-
     def _load_past_schema_changes(self, own: OwnTables) -> None:
         if not own.exists(LEDGER):
             return
@@ -194,7 +187,12 @@ class SinkProbe:
             )
             runner.view.add_past_schema_changes(
                 [
-                    SchemaChangeStatus(_to_timestamp(at), table, statement, f"{outcome}: {detail}" if detail else outcome)
+                    SchemaChangeStatus(
+                        datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp(),
+                        table,
+                        statement,
+                        f"{outcome}: {detail}" if detail else outcome,
+                    )
                     for at, table, statement, outcome, detail in rows
                 ]
             )
@@ -204,11 +202,9 @@ class SinkProbe:
         waiting: dict[str, dict[str, int]] = defaultdict(dict)
         unreadable: Counter[str] = Counter()
         if own.exists(ERRORS):
-            final = " FINAL" if ERRORS.replacing else ""
             states = f"{quote_text(WAITING)}, {quote_text(UNREADABLE)}"
-            counted = (
-                f"SELECT pipe, table, state, count() FROM {ERRORS.qualified}{final} WHERE state IN ({states}) GROUP BY pipe, table, state"
-            )
+            rows = f"FROM {ERRORS.qualified} FINAL WHERE state IN ({states})"
+            counted = f"SELECT pipe, table, state, count() {rows} GROUP BY pipe, table, state"
             for pipe, table, state, count in sink.reader().query(counted)[1]:
                 if state == WAITING:
                     waiting[pipe][table] = int(count)
@@ -223,11 +219,11 @@ class SinkProbe:
         due = [one for runner in self._runners for one in self._due(runner)][:_MAX_TABLES_PER_RUN]
         if not due:
             return
-        listed = ", ".join(f"({quote_text(database)}, {quote_text(table)})" for _, _, (database, table), _ in due)
+        here = places_condition(place for _, _, place, _ in due)
         stored = {
             (database, table): (engine, rows)
             for database, table, engine, rows in sink.reader().query(
-                f"SELECT database, name, engine, total_rows FROM system.tables WHERE (database, name) IN ({listed})"
+                f"SELECT database, name, engine, total_rows FROM system.tables WHERE {here}"
             )[1]
         }
         for runner, name, place, changes in due:
@@ -275,7 +271,6 @@ class ProbeScheduler:
 
 
 def create_probes(runners: Sequence[PipeRunner], embedded_servers: EmbeddedServers) -> list[Probe]:
-    """Return the probes that these pipes need."""
     servers = [runner for runner in runners if source_connector(runner.spec.source) is MYSQL]
     tables = [runner for runner in runners if has_table_store(runner.spec.sink)]
     found: list[Probe] = [
@@ -347,7 +342,3 @@ def _disk_usage(directory: Path) -> int:
             found = path.lstat()
             total += min(found.st_size, found.st_blocks * _BLOCK) if path.is_file() else 0
     return total
-
-
-def _to_timestamp(text: str) -> float:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()

@@ -17,9 +17,9 @@ from headrace.materialize_mysql.statement_router import read_settings
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.sinks.clickhouse.connector import EMBEDDED_CLICKHOUSE
 from headrace.sinks.clickhouse.reader import names_format
+from headrace.sinks.clickhouse.server.bounded_client import json_rows
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.response_rows import json_rows
 
 MAX_ROWS: Final = 1000
 MAX_SECONDS: Final = 30

@@ -5,10 +5,10 @@ Times are seconds since 1970; sizes are bytes. Addresses come without passwords.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from headrace.model.json_record import JsonRecord
 
@@ -65,8 +65,25 @@ class VerifyResult(StatusRecord):
     """`equal`, `different` or `undecided`; `running` while it lasts."""
     rows: int = 0
     differences: int = 0
+    """Missing rows, extra rows and differing values."""
     excluded: int = 0
     """Source rows that the table's filter excludes; they are not among `rows`."""
+    different: int = 0
+    """Rows that are on both sides and differ."""
+    missing: int = 0
+    """Rows that the sink does not have."""
+    extra: int = 0
+    """Rows that only the sink has."""
+    undecided: int = 0
+    """Rows that may only be behind, that changed at every read, or that were not looked at."""
+    repaired: int = 0
+    """Rows that differed and were repaired; they are not among the others."""
+    position: str = ""
+    """The pipe's position when the sink's rows were compared; empty if unknown."""
+    pipe_stopped: bool | None = None
+    """Whether the pipe was stopped then; None if unknown."""
+    partial: str = ""
+    """The part that was compared, such as `sample 1%`; empty: all rows and columns of the pipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +199,36 @@ class ServiceStatus(StatusRecord):
     """Memory of all processes of the service."""
     cpu_s: float = 0.0
     pipes: tuple[PipeStatus, ...] = field(default=())
+
+
+class Control(Protocol):
+    """Thread-safe. An operation that is not possible, or an unknown pipe, raises `DefiniteError` with a remedy."""
+
+    def status(self) -> ServiceStatus: ...
+
+    def pipe(self, name: str) -> PipeStatus:
+        """Return the status of a pipe, or of one of its sources (`NAME/SOURCE`)."""
+
+    def history(self, name: str) -> Sequence[MetricSample]:
+        """Return the samples of the last hour, oldest first."""
+
+    def pause(self, name: str) -> None:
+        """Stop after the current batch until `resume`, also across restarts of the process."""
+
+    def resume(self, name: str) -> None:
+        """Start a paused, stopped or failed pipe now; a pipe that waits for a retry does not wait longer."""
+
+    def stop(self, name: str) -> None:
+        """Stop after the current batch until `resume` or the next start of the process."""
+
+    def resync(self, name: str, tables: Sequence[str]) -> None:
+        """Request a new snapshot of tables."""
+
+    def skip(self, name: str, place: str) -> str:
+        """Skip and record the event at the error's `place`, and resume the pipe; return what was recorded."""
+
+    def verify(self, name: str, tables: Sequence[str] = ()) -> None:
+        """Start to compare tables with their source; results appear in the status, table by table."""
+
+    def query(self, name: str, sql: str) -> tuple[list[str], list[list[Any]]]:
+        """Run a read-only query on the pipe's sink, limited in time and rows; return column names and rows."""

@@ -1,23 +1,57 @@
-"""Collects a running pipe's progress into its status, and logs it.
+"""Collects a running pipe's progress into its status, and logs it; merges the statuses of a pipe's sources.
 
 Counters are per process: they continue when a pipe restarts.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from headrace.pipes.lifecycle.lag import Lag, Pending
-from headrace.pipes.lifecycle.progress_view import LogView, ProgressView, Rate
-from headrace.service.status import SchemaChangeStatus, TableStatus, VerifyResult
+import numpy as np
+
+from headrace.pipes.lifecycle.progress_view import Lag, LogView, Pending, ProgressView, Rate
+from headrace.service.status import MetricSample, PipeStage, PipeStatus, SchemaChangeStatus, TableStatus, VerifyResult
 
 if TYPE_CHECKING:
     from headrace.runtime.reports import TableWrites
+
+SAMPLES: Final = 3600
+_FIELDS: Final = np.dtype([("at", "f8"), ("rate", "f4"), ("lag_s", "f4"), ("lag_bytes", "f8")])
+
+
+class SampleHistory:
+    """A ring buffer of samples. Thread-safe."""
+
+    def __init__(self, size: int = SAMPLES) -> None:
+        self._ring = np.zeros(size, _FIELDS)
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def add(self, sample: MetricSample) -> None:
+        with self._lock:
+            self._ring[self._count % len(self._ring)] = (sample.at, sample.rate, _number(sample.lag_s), _number(sample.lag_bytes))
+            self._count += 1
+
+    def samples(self) -> list[MetricSample]:
+        """Return the samples, oldest first."""
+        with self._lock:
+            kept = min(self._count, len(self._ring))
+            found = np.roll(self._ring, -self._count)[-kept:] if kept else self._ring[:0]
+        return [
+            MetricSample(at, rate, None if math.isnan(lag_s) else lag_s, None if math.isnan(lag_bytes) else int(lag_bytes))
+            for at, rate, lag_s, lag_bytes in found.tolist()
+        ]
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
 
 _MAX_SCHEMA_CHANGES: Final = 20
 _LINE_EVERY_S: Final = 60.0
@@ -26,35 +60,12 @@ _LINE_EVERY_S: Final = 60.0
 
 @dataclass(slots=True)
 class _SnapshotProgress:
-    """A running snapshot."""
-
     begun: float
     rows: int = 0
 
     def eta_s(self, left: int) -> float | None:
         pace = self.rows / max(time.monotonic() - self.begun, 1e-3)
         return left / pace if pace > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class PipeProgress:
-    """A copy of the collected values."""
-
-    position: str
-    rate: float
-    changes: int
-    bytes: int
-    batches: int
-    eta_s: float | None
-    copying: bool
-    following: bool
-    tables: tuple[TableStatus, ...]
-    schema_changes: tuple[SchemaChangeStatus, ...]
-    late_rows: int
-    late_place: str
-    unreadable: int
-    """Records in the dead-letter topic."""
-    filtered: int
 
 
 @dataclass(slots=True)
@@ -69,6 +80,7 @@ class _State:
     late_rows: int = 0
     late_place: str = ""
     unreadable: int = 0
+    """Records in the dead-letter topic."""
     filtered: int = 0
 
 
@@ -78,6 +90,7 @@ class StatusCollector(ProgressView):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._state, self._rate, self._lines = _State(), Rate(), LogView(_LINE_EVERY_S)
+        self._recorded: Mapping[str, VerifyResult] = {}
         self.lag = Lag()
 
     # -- called by the pipe
@@ -198,9 +211,15 @@ class StatusCollector(ProgressView):
             for table in self._changed_tables(counts, "dead_letters"):
                 self._state.tables[table.name] = replace(table, dead_letters=counts.get(table.name, 0))
 
-    def set_verify_result(self, table: str, result: VerifyResult | None) -> None:
+    def set_recorded(self, results: Mapping[str, VerifyResult]) -> None:
+        """Set the last recorded comparisons, by the source's table names."""
         with self._lock:
-            self._state.tables[table] = replace(self._table(table), verify=result)
+            self._recorded = dict(results)
+
+    def set_verify_result(self, table: str, result: VerifyResult, *, recorded: bool = False) -> None:
+        """Set the state of a comparison in this process. `recorded`: it has ended, and `set_recorded` has set its result."""
+        with self._lock:
+            self._state.tables[table] = replace(self._table(table), verify=None if recorded else result)
 
     def set_log_end(self, reached: int, end: int, behind: int | None) -> None:
         """Record that the source's log ends at `end` and that the pipe has reached `reached`."""
@@ -209,30 +228,31 @@ class StatusCollector(ProgressView):
 
     # -- queries
 
-    def progress(self) -> PipeProgress:
+    def progress(self) -> PipeStatus:
+        """Return the part of the status that the pipe itself reports; without name, source, sink and errors."""
         with self._lock:
             state = self._state
             left = sum(max((table.estimate or 0) - (table.copied or 0), 0) for table in state.tables.values() if not table.complete)
-            return PipeProgress(
+            running = PipeStage.STREAMING if state.following else PipeStage.STARTING
+            return PipeStatus(
+                *("", "", "", ""),
+                running if state.copy is None else PipeStage.SNAPSHOT,
+                0.0,
+                self.lag.seconds(time.time()),
+                self.lag.size,
                 state.position,
                 self._rate.now(),
                 self._rate.total,
                 state.bytes,
                 state.batches,
-                None if state.copy is None else state.copy.eta_s(left),
-                state.copy is not None,
-                state.following,
-                tuple(state.tables.values()),
-                tuple(state.schema_changes),
-                state.late_rows,
-                state.late_place,
-                state.unreadable,
-                state.filtered,
+                eta_s=None if state.copy is None else state.copy.eta_s(left),
+                tables=tuple(map(self._with_recorded, state.tables.values())),
+                schema_changes=tuple(state.schema_changes),
+                late_rows=state.late_rows,
+                late_place=state.late_place,
+                unreadable=state.unreadable,
+                filtered=state.filtered,
             )
-
-    def lag_s(self) -> float | None:
-        with self._lock:
-            return self.lag.seconds(time.time())
 
     def knows_lag(self) -> bool:
         """Return whether the pipe itself reports pending changes."""
@@ -248,5 +268,74 @@ class StatusCollector(ProgressView):
         """Return the tables whose value of a field differs from `counts`, in which a missing table means 0."""
         return [table for table in self._state.tables.values() if getattr(table, field_name) != counts.get(table.name, 0)]
 
+    def _with_recorded(self, table: TableStatus) -> TableStatus:
+        """Return the table with its last comparison: the one that runs now, or else the newest."""
+        recorded, here = self._recorded.get(table.name), table.verify
+        if recorded is None or (here is not None and (here.verdict == "running" or here.at >= recorded.at)):
+            return table
+        return replace(table, verify=recorded)
+
     def _table(self, name: str) -> TableStatus:
         return self._state.tables.get(name) or TableStatus(name)
+
+
+_SUMMED: Final = (
+    *("rate", "changes", "bytes", "batches", "errors", "retries", "skipped", "dead_letters", "relay_bytes"),
+    *("late_rows", "unreadable", "filtered"),
+)
+_WORST_FIRST: Final = (
+    PipeStage.FAILED,
+    PipeStage.RETRYING,
+    PipeStage.WAITING,
+    PipeStage.STOPPING,
+    PipeStage.STARTING,
+    PipeStage.SNAPSHOT,
+    PipeStage.PAUSED,
+    PipeStage.STOPPED,
+    PipeStage.STREAMING,
+    PipeStage.DISABLED,
+)
+
+
+def merge_status(name: str, parts: Sequence[PipeStatus]) -> PipeStatus:
+    """Return the pipe's status: the most urgent stage, sums of the counters, and the largest lag."""
+    if len(parts) == 1:
+        return parts[0]
+    first = min(parts, key=lambda part: _WORST_FIRST.index(part.stage))
+    lags = [part.lag_s for part in parts if part.lag_s is not None]
+    sizes = [part.lag_bytes for part in parts if part.lag_bytes is not None]
+    etas = [part.eta_s for part in parts if part.eta_s is not None]
+    recent = sorted((error for part in parts for error in part.recent_errors), key=lambda error: error.at, reverse=True)
+    changed = sorted((change for part in parts for change in part.schema_changes), key=lambda change: change.at, reverse=True)
+    sums: dict[str, Any] = {counter: sum(getattr(part, counter) for part in parts) for counter in _SUMMED}
+    return replace(
+        first,
+        name=name,
+        source=", ".join(part.source for part in parts),
+        lag_s=max(lags, default=None),
+        lag_bytes=sum(sizes) if sizes else None,
+        position=", ".join(part.position for part in parts if part.position),
+        recent_errors=tuple(recent[:10]),
+        eta_s=max(etas, default=None),
+        tables=tuple(table for part in parts for table in part.tables),
+        schema_changes=tuple(changed[:20]),
+        late_place=next((part.late_place for part in parts if part.late_place), ""),
+        **sums,
+    )
+
+
+def merge_history(parts: Sequence[Sequence[MetricSample]]) -> list[MetricSample]:
+    """Merge samples of the same second, oldest first."""
+    if len(parts) == 1:
+        return list(parts[0])
+    seconds: dict[int, list[MetricSample]] = {}
+    for samples in parts:
+        for sample in samples:
+            seconds.setdefault(round(sample.at), []).append(sample)
+    return [_merge_samples(found) for _, found in sorted(seconds.items())]
+
+
+def _merge_samples(samples: Sequence[MetricSample]) -> MetricSample:
+    lags = [one.lag_s for one in samples if one.lag_s is not None]
+    sizes = [one.lag_bytes for one in samples if one.lag_bytes is not None]
+    return MetricSample(samples[0].at, sum(one.rate for one in samples), max(lags, default=None), sum(sizes) if sizes else None)

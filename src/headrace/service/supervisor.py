@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, Self
 
 from headrace import __version__
@@ -31,17 +32,58 @@ from headrace.retry import WaitState, use_wait_state
 from headrace.runtime.interface import Runtime
 from headrace.service.embedded_servers import EmbeddedServers
 from headrace.service.merge_tables import MergeTableProbe
-from headrace.service.pipe_groups import merge_history, merge_status
 from headrace.service.pipe_runner import DisplayNames, PipeOpener, PipeRunner
 from headrace.service.probes import Probe, ProbeScheduler, create_probes
-from headrace.service.process_stats import measure_usage
 from headrace.service.readonly_query import run_readonly_query
 from headrace.service.status import MetricSample, PipeStatus, ServiceStatus, VerifyResult
-from headrace.service.verify_jobs import check_resyncable, check_verifiable, to_verify_result, verify_pipe
+from headrace.service.status_collector import merge_history, merge_status
+from headrace.service.verify_jobs import check_resyncable, check_verifiable, verify_pipe
 from headrace.sinks.registry import has_table_store, redact_sink
-from headrace.spark.session.session_provider import SharedSessionProvider
-from headrace.spark.spark_runtime import SparkRuntime
+from headrace.spark.spark_runtime import SharedSessionProvider, SparkRuntime
+from headrace.verify.records import VerifyRecord
 from headrace.verify.view import result_lines
+
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PARENT, _USER, _SYSTEM, _CHILD_USER, _CHILD_SYSTEM = 1, 11, 12, 13, 14
+"""Fields of /proc/PID/stat after the name."""
+
+
+def measure_usage(root: int) -> tuple[int, float]:
+    """Return bytes of memory (shared memory counted once) and CPU seconds of a process and its descendants."""
+    stats = {int(entry.name): found for entry in Path("/proc").iterdir() if entry.name.isdigit() and (found := _stat(entry))}
+    children: dict[int, list[int]] = {}
+    for pid, fields in stats.items():
+        children.setdefault(int(fields[_PARENT]), []).append(pid)
+    memory, ticks, todo = 0, 0, [root]
+    while todo:
+        pid = todo.pop()
+        if pid in stats:
+            todo += children.get(pid, [])
+            memory += _memory(pid)
+            # The CPU time of an ended process is counted with the parent that waited for it.
+            ticks += sum(int(stats[pid][field]) for field in (_USER, _SYSTEM, _CHILD_USER, _CHILD_SYSTEM))
+    return memory, ticks / _TICKS
+
+
+def _stat(entry: Path) -> list[str]:
+    try:
+        # The kernel cuts names to 15 bytes, perhaps within a UTF-8 character.
+        return (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        # The process has ended.
+        return []
+
+
+def _memory(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        # The process has ended, or belongs to another user.
+        return 0
+    return 0
+
 
 log = logging.getLogger("headrace")
 
@@ -215,9 +257,11 @@ class Supervisor:
                 runner.view.set_verify_result(name, VerifyResult(began, "running"))
             try:
                 self._embedded_servers.ensure(runner.spec.sink)
-                for result in verify_pipe(runner.spec, tables):
+                for result, record in verify_pipe(runner.spec, tables):
                     name = str(result.schema.name)
-                    runner.view.set_verify_result(name, to_verify_result(result, time.time()))
+                    shown = VerifyRecord.of_result(result, time.time()) if record is None else record
+                    runner.load_verify_records()
+                    runner.view.set_verify_result(name, VerifyResult.from_json(shown.to_json()), recorded=record is not None)
                     todo.discard(name)
                     log.info("verify: %s", "; ".join(result_lines(result)))
             except HeadraceError as error:

@@ -1,6 +1,7 @@
 """Verification of a pipe's tables while the pipe runs, table by table, as `headrace verify` does.
 
-Invariant: nothing is written to either side. A pipe that cannot be verified is rejected before the comparison starts.
+Invariant: nothing is written to either side; results are recorded in the pipe's state directory (`verify.records`). A pipe that cannot be
+verified is rejected before the comparison starts.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.pipes.source_registry import source_connector
 from headrace.pipes.spec import PipeSpec
-from headrace.service.status import VerifyResult
 from headrace.sinks.registry import has_table_store
 from headrace.sources.mysql.server.connection import parse_mysql_url
-from headrace.verify.result import TableResult, Verdict, check_not_ending
+from headrace.verify.records import VerifyRecord, VerifyRecorder
+from headrace.verify.result import TableResult, check_not_ending
 from headrace.verify.view import LineView
 from headrace.verify.watched_pipe import KnownPipe, known_pipe
 
@@ -57,22 +58,18 @@ def check_resyncable(spec: PipeSpec) -> None:
         )
 
 
-def verify_pipe(spec: PipeSpec, tables: Sequence[str]) -> Iterator[TableResult]:
-    """Compare the pipe's tables, or those that match globs over `database.table`; yield each result as soon as it is final."""
+def verify_pipe(spec: PipeSpec, tables: Sequence[str]) -> Iterator[tuple[TableResult, VerifyRecord | None]]:
+    """Compare the pipe's tables, or those that match globs over `database.table`; yield each result as soon as it is final.
+
+    With each result comes its record; None if it could not be recorded.
+    """
     check_verifiable(spec)
     known = known_pipe(str(spec.settings.state))
     chosen = Selection(tuple(tables)) if tables else known.selection or spec.settings.selection
     yield from _verify_scylla(spec, known, chosen) if source_connector(spec.source).is_cdc_log else _verify_mysql(spec, known, chosen)
 
 
-def to_verify_result(result: TableResult, at: float) -> VerifyResult:
-    """Convert a table's result for the status."""
-    words = {Verdict.EQUAL: "equal", Verdict.DIFFERENT: "different"}
-    found = result.comparison
-    return VerifyResult(at, words.get(result.verdict, "undecided"), found.rows, found.total, result.excluded or 0)
-
-
-def _verify_mysql(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterator[TableResult]:
+def _verify_mysql(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterator[tuple[TableResult, VerifyRecord | None]]:
     from headrace.model.projection import Projection
     from headrace.verify.verifier import SparkUse, VerifyOptions, verify_tables
     from headrace.verify.watched_pipe import find_watermark
@@ -84,10 +81,12 @@ def _verify_mysql(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterat
         )
         sink = replace(named.sink, options=known.choices)
         watermark = find_watermark(sink, address, spec.name, known, WAIT_S)
-        yield from verify_tables(address, sink, chosen, options, watermark=watermark, view=_StoppableView())
+        recorder = VerifyRecorder.begin(known.directory, sink.own_tables())
+        for result in verify_tables(address, sink, chosen, options, watermark=watermark, view=_StoppableView()):
+            yield result, recorder.record(result)
 
 
-def _verify_scylla(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterator[TableResult]:
+def _verify_scylla(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterator[tuple[TableResult, VerifyRecord | None]]:
     from headrace.cql.session import connect
     from headrace.sinks.clickhouse.cells.sink import CellSink
     from headrace.verify.scylla.verifier import pipe_position_of, verify_logged
@@ -97,4 +96,7 @@ def _verify_scylla(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Itera
     with open_clickhouse_sink(spec.sink) as named, connect(address) as session:
         wait_s = WAIT_S + 2 * spec.chosen.scylla.confidence
         watermark = watch(named.sink.own_tables(), str(address), spec.name, known, wait_s, pipe_position_of)
-        yield from verify_logged(session, CellSink(replace(named.sink, options=known.choices)), chosen, watermark, _StoppableView())
+        sink = CellSink(replace(named.sink, options=known.choices))
+        recorder = VerifyRecorder.begin(known.directory, named.sink.own_tables())
+        for result in verify_logged(session, sink, chosen, watermark, _StoppableView()):
+            yield result, recorder.record(result)

@@ -38,8 +38,6 @@ class InvalidValue(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One setting of a class."""
-
     name: str
     kind: Any
     """Its resolved type."""
@@ -66,7 +64,6 @@ def setting_fields(settings: type) -> dict[str, Field]:
 
 
 def merge_fields(*classes: type) -> dict[str, Field]:
-    """Return the fields of all classes."""
     return {name: one for each in classes for name, one in setting_fields(each).items()}
 
 
@@ -152,6 +149,22 @@ def closest_match(name: str, known: Iterable[str]) -> str:
     folded = {one.replace("_", ""): one for one in known}
     found = difflib.get_close_matches(name.lower().replace("-", "").replace("_", ""), folded, 1, 0.6)
     return folded[found[0]] if found else ""
+
+
+def value_hint(one: Field, raw: Any) -> str:
+    """Return the valid value that is most similar to an invalid one; the field's description if there is none."""
+    words = [str(value) for value in one.kind] if isinstance(one.kind, type) and issubclass(one.kind, StrEnum) else []
+    near = closest_match(raw, words) if isinstance(raw, str) else ""
+    return f'did you mean "{near}"?' if near else one.text
+
+
+def is_valid(one: Field, raw: Any) -> bool:
+    """Return whether a field can have the value."""
+    try:
+        parse_value(one.kind, raw)
+    except InvalidValue:
+        return False
+    return True
 
 
 def _parse_union(kind: Any, raw: Any) -> Any:

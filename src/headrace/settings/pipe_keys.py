@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from headrace.model.cascade_mode import CascadeMode
-from headrace.model.zero_dates import ZeroDates
+from headrace.model.setting_values import CascadeMode, ZeroDates
 from headrace.retry import DEADLINE_S
 from headrace.settings.dataclass_fields import Size
 from headrace.sources.mysql.limits import CHUNK_ROWS, BatchLimits
@@ -71,11 +70,13 @@ class BinlogKeys:
     flush_rows: int = _LIMITS.flush_rows
     """A batch ends after this many changes; 0: no limit."""
     flush_seconds: float = _LIMITS.flush_seconds
-    """The longest time to collect a batch."""
+    """The time to collect a batch after its first change."""
+    latency_seconds: float = 0.5
+    """Under steady changes, a batch begins this long after the one before it. A change after a pause does not wait; nor does a backlog."""
 
     @property
     def limits(self) -> BatchLimits:
-        return BatchLimits(self.flush_bytes, self.flush_rows, self.flush_seconds)
+        return BatchLimits(self.flush_bytes, self.flush_rows, self.flush_seconds, self.latency_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

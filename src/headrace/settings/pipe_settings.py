@@ -24,8 +24,7 @@ from headrace.settings.pipe_keys import (
 )
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.settings.settings_file import UserSettings
-from headrace.transforms.options import Transforms
-from headrace.transforms.salts import read_salts
+from headrace.transforms.options import Transforms, read_salts
 
 SALTS = "salts"
 """The stored option that shows whether hashes use the same salts."""

@@ -30,8 +30,6 @@ END: Final = "<!-- end of settings -->"
 
 
 class Row(NamedTuple):
-    """One setting."""
-
     section: str
     name: str
     values: str
@@ -42,7 +40,6 @@ class Row(NamedTuple):
 
 
 def setting_rows() -> Iterator[Row]:
-    """Yield all settings by section."""
     yield from _table_rows()
     yield from (row(_OF_TRANSFORMS, one, False) for one in setting_fields(TransformOptions).values())
     for section, choices in PLAIN_SECTIONS.items():
@@ -62,6 +59,10 @@ def _table_rows() -> Iterator[Row]:
     of_sink = [one for one in setting_fields(ClickHouseOptions).values() if one.name not in ("all_tables", "tables")]
     for section, fields in (("sink", of_sink), ('sink and sink.tables."GLOB"', setting_fields(TableOptions).values())):
         yield from (row(section, one, one.name in CHANGEABLE) for one in fields)
+    yield from policy_rows()
+
+
+def policy_rows() -> Iterator[Row]:
     for kind in ChangeKind:
         values = ", ".join(f"`{policy}`" for policy in allowed_policies(kind))
         yield Row(SCHEMA_CHANGES, kind.value, values, json.dumps(SchemaPolicy().of(kind)), "", True)
@@ -72,17 +73,12 @@ def markdown(page: str = TABLES_PAGE) -> str:
     """Return the settings tables of a documentation page, between its markers."""
     rows = [one for one in setting_rows() if PAGES.get(one.section, TABLES_PAGE) == page]
     sections = dict.fromkeys(one.section for one in rows)
-    parts = [_titled(section, (one for one in rows if one.section == section)) for section in sections]
+    titles = {section: " and ".join(f"`[{one}]`" for one in section.split(" and ")) for section in sections}
+    parts = [f"**{title}**\n\n{table(one for one in rows if one.section == section)}" for section, title in titles.items()]
     return "\n\n".join([BEGIN, *parts, END]) + "\n"
 
 
-def _titled(section: str, rows: Iterable[Row]) -> str:
-    title = " and ".join(f"`[{one}]`" for one in section.split(" and "))
-    return f"**{title}**\n\n{table(rows)}"
-
-
 def table(rows: Iterable[Row]) -> str:
-    """Return settings as a Markdown table."""
     lines = ["| setting | values | default | meaning |", "|---|---|---|---|"]
     for one in rows:
         cells = (f"`{one.name}`{' ↻' if one.later else ''}", one.values, f"`{one.default}`" if one.default else "", one.text)
@@ -91,7 +87,6 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def row(section: str, one: Field, later: bool) -> Row:
-    """Return the row of a field."""
     return Row(section, one.name, _values(one.kind), _default(one), one.text, later)
 
 

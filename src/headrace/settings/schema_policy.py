@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from headrace.errors import DefiniteError
 
@@ -60,6 +60,7 @@ _WHY_NOT: Final = {
     (ChangeKind.RENAME_COLUMN, Policy.IGNORE): "values under the new name would have no column to go to",
     (ChangeKind.CHANGE_KEY, Policy.IGNORE): "rows that the new key tells apart would replace each other",
 }
+_Word = TypeVar("_Word", ChangeKind, Policy)
 ALL_KINDS: Final = "all"
 """Stands for all kinds that allow the policy."""
 
@@ -86,35 +87,25 @@ class SchemaPolicy:
 
     @staticmethod
     def allows(kind: ChangeKind, policy: Policy) -> bool:
-        """Return whether the kind allows the policy."""
         return policy in _ALLOWED[kind]
 
     @classmethod
     def from_dict(cls, words: Mapping[str, str]) -> SchemaPolicy:
         """Parse policies by kind; `all` sets every kind that allows the policy, and single kinds override it."""
-        policies = {name: _policy(name, word) for name, word in words.items()}
+        policies = {name: _word(Policy, word, f"policy for {name}", "policies") for name, word in words.items()}
         everywhere = policies.pop(ALL_KINDS, None)
         chosen = {kind: everywhere for kind in ChangeKind if everywhere is not None and everywhere in _ALLOWED[kind]}
-        chosen |= {_kind(name): policy for name, policy in policies.items()}
+        chosen |= {_word(ChangeKind, name, "kind of schema change", "kinds"): policy for name, policy in policies.items()}
         return cls(tuple(chosen.items()))
 
 
 def allowed_policies(kind: ChangeKind) -> tuple[Policy, ...]:
-    """Return the policies that a kind of change allows."""
     return tuple(policy for policy in Policy if policy in _ALLOWED[kind])
 
 
-def _kind(name: str) -> ChangeKind:
+def _word(kind: type[_Word], text: str, what: str, several: str) -> _Word:
     try:
-        return ChangeKind(name)
+        return kind(text)
     except ValueError:
-        raise DefiniteError(
-            f"{name!r} is no kind of schema change", place="schema_changes", hint=f"kinds: {', '.join(ChangeKind)}, or {ALL_KINDS}"
-        ) from None
-
-
-def _policy(name: str, word: str) -> Policy:
-    try:
-        return Policy(word)
-    except ValueError:
-        raise DefiniteError(f"{word!r} is no policy for {name}", place="schema_changes", hint=f"policies: {', '.join(Policy)}") from None
+        more = f", or {ALL_KINDS}" if kind is ChangeKind else ""
+        raise DefiniteError(f"{text!r} is no {what}", place="schema_changes", hint=f"{several}: {', '.join(kind)}{more}") from None

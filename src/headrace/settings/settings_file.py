@@ -17,12 +17,12 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import is_secret
 from headrace.kafka.registry import secret_name_in
 from headrace.kafka.schema_repository import PASSWORD_VARIABLE, PROPERTIES_VARIABLE
-from headrace.settings.dataclass_fields import Field, InvalidValue, closest_match, parse_value, setting_fields, to_plain
+from headrace.settings.dataclass_fields import Field, InvalidValue, closest_match, parse_value, setting_fields, to_plain, value_hint
 from headrace.settings.foreign_names import REPLACEMENTS
 from headrace.settings.schema_policy import ALL_KINDS, ChangeKind, SchemaPolicy
-from headrace.settings.toml_lines import find_key_lines, nearest_line, parse_key
+from headrace.settings.toml_text import find_key_lines, nearest_line, parse_key
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, Fields, TableOptions
-from headrace.sinks.kafka.messages.options import KafkaOptions
+from headrace.sinks.kafka.options import KafkaOptions
 from headrace.sinks.registry import SINK_CONNECTORS
 from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
@@ -52,17 +52,15 @@ _SORT_KEY_KEYWORDS: Final = ("primary", "materialize")
 
 @dataclass(frozen=True, slots=True)
 class UserSettings:
-    """All settings that the user chose."""
-
     plain: PlainSettings = field(default_factory=dict)
     """As in a settings file."""
 
     @property
     def sink(self) -> ClickHouseOptions:
         written: PlainSettings = self.plain.get(SINK, {})
-        tables = tuple((glob, _parse_table_fields(own)) for glob, own in written.get(TABLES, {}).items())
+        tables = tuple((glob, _parse_fields(_TABLE_FIELDS, own)) for glob, own in written.get(TABLES, {}).items())
         own = {name: parse_value(one.kind, written[name]) for name, one in _SINK_FIELDS.items() if name in written}
-        return ClickHouseOptions(all_tables=_parse_table_fields(written), tables=tables, **own)
+        return ClickHouseOptions(all_tables=_parse_fields(_TABLE_FIELDS, written), tables=tables, **own)
 
     @property
     def kafka(self) -> KafkaOptions:
@@ -119,7 +117,6 @@ class UserSettings:
 
 
 def read_settings(path: Path) -> UserSettings:
-    """Read the settings of a file."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -128,7 +125,6 @@ def read_settings(path: Path) -> UserSettings:
 
 
 def parse_settings(text: str, file: str) -> UserSettings:
-    """Parse the settings of a TOML text."""
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -295,11 +291,7 @@ def _validate_sink(written: Mapping[str, Any], place: Locator) -> PlainSettings:
 
 
 def _validate_keys(
-    known: Mapping[str, Field],
-    written: Mapping[str, Any],
-    around: tuple[str, ...],
-    place: Locator,
-    extra: tuple[str, ...] = (),
+    known: Mapping[str, Field], written: Mapping[str, Any], around: tuple[str, ...], place: Locator, extra: tuple[str, ...] = ()
 ) -> PlainSettings:
     valid: PlainSettings = {}
     for name, raw in written.items():
@@ -310,7 +302,7 @@ def _validate_keys(
         try:
             valid[name] = to_plain(one.kind, _normalize(name, parse_value(one.kind, raw)))
         except InvalidValue as unfit:
-            raise DefiniteError(f"{name} must be {unfit}, not {raw!r}", place=place(path), hint=one.text) from None
+            raise DefiniteError(f"{name} must be {unfit}, not {raw!r}", place=place(path), hint=value_hint(one, raw)) from None
     return valid
 
 
@@ -377,10 +369,6 @@ def _invalid_glob(place: str) -> DefiniteError:
     return DefiniteError(
         "settings for some tables need a glob over database.table", place=place, hint='write [sink.tables."shop.orders"], with the quotes'
     )
-
-
-def _parse_table_fields(written: Mapping[str, Any]) -> Fields:
-    return _parse_fields(_TABLE_FIELDS, written)
 
 
 def _parse_fields(known: Mapping[str, Field], written: Mapping[str, Any]) -> Fields:

@@ -8,7 +8,7 @@ After a crash the pipe replays its last batch. What a replay leaves depends on t
   order of the log, cut into the same blocks at each replay.
 - **Append-only** (`table_store()` returns None; Kafka, stdout, producers). At least once: a block that is written again appears again, with
   the same versions, by which readers discard the repetition. Nothing is updated, deleted or altered. Such a sink requires a snapshot of one
-  position, which comes before every later change.
+  position, which comes before every later change, and every update with its before image.
 - **CDC log** (`sinks.cdc_log_sink.LogSink`). Takes rows of ScyllaDB's log instead of change blocks, and has its own port.
 
 All kinds: a block is durable and visible to readers when `Writer.write` returns or, if the sink delays it, when `commit_batch` returns.
@@ -22,10 +22,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from headrace.model.alter_effects import Alteration
 from headrace.model.cascades import Cascade, CascadePlan
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.schema_changes import SchemaApplier
+from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, SchemaApplier
 from headrace.sinks.target_claims import ClaimStore
 
 
@@ -98,7 +99,7 @@ class ProgressStore(Protocol):
     def progress(self, pipe: str) -> Progress | None:
         """Return the last progress of a pipe; None if there is none."""
 
-    def tell(self, progress: Progress) -> None:
+    def report(self, progress: Progress) -> None:
         """Store the progress of a pipe."""
 
     def register(self, pipe: Mapping[str, str]) -> None:
@@ -294,6 +295,37 @@ class Sink(WriterFactory, Protocol):
         del schemas
         return self
 
-    def without_cache(self) -> Self:
-        """Return the sink without cached table definitions, after the driver changed targets."""
+    def without_cache(self, names: Iterable[TableName] | None = None) -> Self:
+        """Return the sink without cached definitions of these tables (None: of all), after the driver changed their targets."""
+        del names
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOnlySchemaApplier(SchemaApplier):
+    """Prepares a table again after its definition changed, and passes ledger entries on."""
+
+    on_record: Callable[[Iterable[LedgerEntry]], None]
+
+    def plan_alteration(self, alteration: Alteration, version: int) -> DdlPlan:
+        del alteration, version
+        return DdlPlan(prepared=True)
+
+    def record(self, entries: Iterable[LedgerEntry]) -> None:
+        self.on_record(entries)
+
+
+class AppendOnlySink(Sink):
+    """A sink without a table store: rows are never updated, deleted or altered."""
+
+    __slots__ = ()
+
+    def requirements(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, TableRequirements]:
+        return {schema.name: TableRequirements((), exact=True, keeps=True, transactions=True) for schema in schemas}
+
+    def schema_applier(self) -> SchemaApplier:
+        return AppendOnlySchemaApplier(self.record)
+
+    def record(self, entries: Iterable[LedgerEntry]) -> None:
+        """Handle applied schema changes. A crash may repeat the call."""
+        del entries

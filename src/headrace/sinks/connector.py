@@ -52,10 +52,6 @@ class OpenRequest:
     """CDC logs: transforms of merged rows."""
 
 
-def _nothing(address: str) -> None:
-    del address
-
-
 @dataclass(frozen=True, slots=True)
 class SinkConnector:
     """One kind of sink."""
@@ -85,7 +81,7 @@ class SinkConnector:
     """The page of the documentation that lists the section."""
     address_options: type | None = None
     """The dataclass of options that are part of an address: keys of `[sinks.NAME]` in headrace.toml."""
-    check_address: Callable[[str], object] = _nothing
+    check_address: Callable[[str], object] = lambda _: None
     """Raise `DefiniteError` if an address is malformed. Sends no request."""
     check_here: Callable[[str, Any], object] | None = None
     """Raise `DefiniteError` if a sink with these options cannot be opened on this machine."""

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _open(request: OpenRequest) -> Iterator[NamedSink[Sink]]:
-    from headrace.sinks.producer_sink import open_producer
+    from headrace.sinks.producer import open_producer
 
     with open_producer(request.address, request.options) as (sink, name):
         yield NamedSink(sink, name)
 
 
 def _check_here(address: str, options: Any) -> None:
-    from headrace.sinks.producer_sink import parse_producer
+    from headrace.sinks.producer import parse_producer
 
     parse_producer(address, options).load()
 

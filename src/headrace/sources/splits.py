@@ -29,7 +29,7 @@ class MarkSplit(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class StatementSplit(JsonRecord):
-    """A statement in the log, which the task passes on to the driver."""
+    """A statement in the log, which the driver processes."""
 
     split_kind: ClassVar[str] = "statement"
     once: ClassVar[bool] = False
@@ -44,6 +44,11 @@ class StatementSplit(JsonRecord):
 def encode_split(split: Split) -> str:
     """Return a split as JSON."""
     return json.dumps({"split_kind": split.split_kind, **split.to_json()})
+
+
+def split_kind(text: str) -> object:
+    """Return the kind of an encoded split."""
+    return json.loads(text).get("split_kind")
 
 
 def decode_split(text: str, types: Iterable[type[S]]) -> S:

@@ -20,8 +20,7 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableName, TableSchema
 from headrace.transforms.evaluation import PlanEvaluator
-from headrace.transforms.options import Transforms
-from headrace.transforms.salts import Salts
+from headrace.transforms.options import Salts, Transforms
 from headrace.transforms.transform_plan import TransformPlan, plan_transform
 
 Rows = npt.NDArray[np.int64]
@@ -76,7 +75,6 @@ class BlockTransformer:
         return made.taken(needed), np.flatnonzero(needed) if rows is None else rows[needed]
 
     def transform_rows(self, schema: TableSchema, rows: pa.Table) -> pa.Table:
-        """Transform rows of a table."""
         plan = self.plan(schema)
         if plan.is_plain:
             return rows

@@ -23,8 +23,8 @@ _MICROSECOND_DIGITS: Final = 6
 UTF8: Final = "utf8mb4"
 
 
-def engine_type(column: Column) -> pa.DataType:
-    """The Arrow type in which a column goes in; `DefiniteError` if no type of the engine's holds it."""
+def engine_form(column: Column) -> tuple[pa.DataType, Callable[[Any], Any]]:
+    """Return the Arrow type of a column for DuckDB, and what brings its values into it; `DefiniteError` if no type of DuckDB holds it."""
     match column.form:
         case ValueForm.DECIMAL if column.precision > _MOST_DIGITS:
             raise _unsupported(column, f"has {column.precision} digits, and expressions reckon with {_MOST_DIGITS}")
@@ -32,34 +32,17 @@ def engine_type(column: Column) -> pa.DataType:
             raise _unsupported(column, "has a type that expressions do not know")
         case ValueForm.TIME:
             # Hours beyond a day, and below zero, are an interval.
-            return pa.duration("us")
-        case ValueForm.FIXED_BYTES | ValueForm.MEMBERS:
-            return pa.string()
-        case (
-            ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS | ValueForm.FLOAT | ValueForm.DECIMAL | ValueForm.DATE | ValueForm.TIMESTAMP
-        ):
-            return column.arrow_type
-        case ValueForm.TEXT | ValueForm.JSON | ValueForm.BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR:
-            return column.arrow_type
-        case unknown:
-            assert_never(unknown)
-
-
-def to_engine(column: Column) -> Callable[[Any], Any]:
-    """What brings a column's values into that type."""
-    match column.form:
-        case ValueForm.TIME:
-            return lambda array: array.view(pa.duration("us"))
+            return pa.duration("us"), lambda array: array.view(pa.duration("us"))
         case ValueForm.FIXED_BYTES:
-            return fixed_bytes_printer(column)
+            return pa.string(), fixed_bytes_printer(column)
         case ValueForm.MEMBERS:
-            return lambda array: array.cast(pa.string())
+            return pa.string(), lambda array: array.cast(pa.string())
         case (
             ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS | ValueForm.FLOAT | ValueForm.DECIMAL | ValueForm.DATE | ValueForm.TIMESTAMP
         ):
-            return lambda array: array
+            return column.arrow_type, lambda array: array
         case ValueForm.TEXT | ValueForm.JSON | ValueForm.BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR:
-            return lambda array: array
+            return column.arrow_type, lambda array: array
         case unknown:
             assert_never(unknown)
 
@@ -84,10 +67,7 @@ def column_of(name: str, kind: str, values: pa.DataType, *, nullable: bool) -> C
 
 def from_engine(column: Column, array: Any) -> Any:
     """The engine's values in the column's own type."""
-    wanted = column.arrow_type
-    if array.type == wanted:
-        return array
-    return array.cast(wanted)
+    return array if array.type == column.arrow_type else array.cast(column.arrow_type)
 
 
 def _unsupported(column: Column, why: str) -> DefiniteError:

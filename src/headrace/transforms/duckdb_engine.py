@@ -46,7 +46,6 @@ class Function:
 
 
 def connection() -> Any:
-    """Return this thread's connection."""
     place = os.getpid(), threading.get_ident()
     if place not in _own:
         # Imported only if there are expressions.

@@ -20,10 +20,9 @@ from headrace.model.column_types import ValueForm
 from headrace.model.text_values import text_functions
 from headrace.model.version import row_place, unpack_version
 from headrace.transforms import duckdb_engine
-from headrace.transforms.column_types import from_engine, to_engine
+from headrace.transforms.column_types import engine_form, from_engine
 from headrace.transforms.mask_and_hash import hash_expression, hash_input, hashed, masked, salt_for
-from headrace.transforms.options import Hash, Mask
-from headrace.transforms.salts import Salts
+from headrace.transforms.options import Hash, Mask, Salts
 from headrace.transforms.transform_plan import NO_COLUMN, OutputColumn, TransformPlan, error_location
 
 _TRY: Final = "correct the row in the source, or let the expression give NULL for such values: TRY_CAST(x AS type), TRY(expression)"
@@ -88,7 +87,7 @@ class PlanEvaluator:
     def _columns(self, images: pa.RecordBatch, names: Sequence[str]) -> pa.Table:
         if not names:
             return pa.table({NO_COLUMN.name: pa.nulls(images.num_rows, pa.int8())})
-        return pa.table({name: to_engine(self.plan.source.column(name))(images.column(name)) for name in names})
+        return pa.table({name: engine_form(self.plan.source.column(name))[1](images.column(name)) for name in names})
 
     def _evaluate(
         self, texts: Sequence[str], columns: pa.Table, parameters: Sequence[str | bytes], block: ChangeBlock, names: Sequence[str]

@@ -42,8 +42,6 @@ _HINT: Final = "the value must be decided by the row alone: replays and deletion
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """One expression."""
-
     text: str
     names: tuple[str, ...]
     """The columns that it names, in its spelling."""

@@ -45,7 +45,6 @@ def masked_column(column: Column, mask: Mask) -> Column:
 
 
 def masked(column: Column, mask: Mask, array: Any) -> Any:
-    """Return a column's masked values."""
     match mask.kind:
         case MaskKind.NULL:
             return pa.nulls(len(array), column.arrow_type)

@@ -1,16 +1,22 @@
-"""Options of row transforms.
+"""Options of row transforms, and the secrets that hashes use.
 
-Pure data: picklable, comparable, independent of the engine. The options of a table are those of all globs that match it, merged in their
-order: maps and lists are combined, a later filter replaces an earlier one.
+Options are pure data: picklable, comparable, independent of the engine. The options of a table are those of all globs that match it, merged
+in their order: maps and lists are combined, a later filter replaces an earlier one.
+
+Invariant: a secret exists only in the memory of the driver and its tasks. State keeps a fingerprint, which shows a resumed pipe that the
+secret has changed.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import hashlib
+import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from headrace.errors import DefiniteError
@@ -44,7 +50,6 @@ class TransformOptions:
 
     @property
     def is_empty(self) -> bool:
-        """Whether rows are not transformed."""
         return not (self.filter or self.computed or self.rename or self.drop or self.mask or self.hash)
 
     def makes_the_same(self, other: TransformOptions) -> bool:
@@ -66,8 +71,6 @@ class MaskKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """A parsed mask."""
-
     kind: MaskKind
     count: int = 0
     text: str = ""
@@ -88,7 +91,6 @@ SALT_HINT: Final = "write env:NAME or file:PATH: the location of the secret, not
 
 
 def read_mask(text: str, place: str) -> Mask:
-    """Parse a mask."""
     counted = _COUNTED.fullmatch(text)
     if counted is not None:
         return Mask(MaskKind(counted[1]), int(counted[2]))
@@ -100,7 +102,6 @@ def read_mask(text: str, place: str) -> Mask:
 
 
 def read_hash(text: str, place: str) -> Hash:
-    """Parse the name of a hash function."""
     if text in set(Hash):
         return Hash(text)
     raise DefiniteError(f"{text!r} is no hash", place=place, hint=f"a hash is {', '.join(Hash)}")
@@ -116,13 +117,10 @@ def check_salt(text: str, place: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Transforms:
-    """The transforms of all tables."""
-
     tables: tuple[tuple[str, Fields], ...] = ()
     """A glob over `database.table` of the source, and the options of matching tables."""
 
     def of(self, name: TableName) -> TransformOptions:
-        """Return the options of a table."""
         chosen: dict[str, Any] = {}
         for glob, own in self.tables:
             if fnmatch.fnmatchcase(str(name), glob):
@@ -156,3 +154,42 @@ def _merged(below: Any, above: Any) -> Any:
     if all(isinstance(one, tuple) for one in (*below, *above)):
         return tuple({**dict(below), **dict(above)}.items())
     return tuple(dict.fromkeys((*below, *above)))
+
+
+@dataclass(frozen=True, slots=True)
+class Salts:
+    """Secrets by the text that gives their location. Picklable; never displayed."""
+
+    found: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    def of(self, reference: str) -> bytes:
+        return self.found[reference] if reference else b""
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return values that change with the secrets and reveal nothing else."""
+        return {reference: hashlib.sha256(b"headrace salt\0" + secret).hexdigest()[:16] for reference, secret in self.found.items()}
+
+
+def read_salts(transforms: Transforms) -> Salts:
+    return Salts({reference: _read(reference) for reference in transforms.salts})
+
+
+def _read(reference: str) -> bytes:
+    check_salt(reference, "hash_salt")
+    kind, _, rest = reference.partition(":")
+    if kind == "env":
+        found = os.environ.get(rest, "").encode()
+        where = f"the variable {rest} is not set, or empty"
+    else:
+        try:
+            found = Path(rest).read_bytes().rstrip(b"\r\n")
+        except OSError as error:
+            raise DefiniteError(f"the salt cannot be read: {error}", place=f"hash_salt = {reference}", hint=SALT_HINT) from error
+        where = "the file is empty"
+    if not found:
+        raise DefiniteError(f"there is no salt: {where}", place=f"hash_salt = {reference}", hint="put a long random text there")
+    try:
+        found.decode()
+    except UnicodeDecodeError as error:
+        raise DefiniteError("the salt is not text", place=f"hash_salt = {reference}", hint="use letters and digits") from error
+    return found

@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 
 import pyarrow as pa
 
-from headrace.sinks.clickhouse.server.scalar_values import plain_value
+from headrace.sinks.clickhouse.types.scalar_values import plain_value
 
 Key = tuple[object, ...]
 
@@ -18,5 +18,4 @@ def key_list(rows: pa.Table, names: Sequence[str] = ()) -> list[Key]:
 
 
 def chosen(rows: pa.Table, wanted: Set[Key], names: Sequence[str] = ()) -> pa.Table:
-    """Return the rows that have one of the wanted keys."""
     return rows.filter(pa.array([key in wanted for key in key_list(rows, names)], pa.bool_()))

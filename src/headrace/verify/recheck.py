@@ -37,8 +37,6 @@ _PAUSES_S: Final = (0.5, 1.5, 3.0)
 
 @dataclass(frozen=True, slots=True)
 class RecheckResult:
-    """The result of rechecking rows."""
-
     comparison: Comparison
     """The rows that differ."""
     keys: pa.Table
@@ -150,7 +148,7 @@ class Rechecker(KeyRechecker[RegionReader, BinlogPosition]):
             first = self._reader.source_digest(table, region.wheres)
             reached = self._await()
             found = self._reader.narrow(table, region, rows) if table.by_digest else self._reader.read(table, region)
-            total = Comparison(0, found.comparison.total, found.comparison.differences)
+            total = replace(found.comparison, rows=0)
             if not total.total or reached is False:
                 kinds = [one.kind for one in total.differences]
                 return RecheckResult(Comparison(), nothing, 0, total.total, kinds.count("missing"), kinds.count("extra"))
@@ -197,5 +195,4 @@ def _pause(pauses_s: Iterator[float]) -> bool:
 
 
 def _counted(table: TableComparison, source: pa.Table, target: pa.Table, extra: bool) -> Comparison:
-    found = compare(table.shown, source, target, count_extra=extra)
-    return Comparison(0, found.total, found.differences)
+    return replace(compare(table.shown, source, target, count_extra=extra), rows=0)

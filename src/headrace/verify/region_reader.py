@@ -1,18 +1,19 @@
 """Reads a region on both sides: its digests, and the rows that differ where the digests do.
 
 Invariant: a row that differs is among the findings, unless `unread` counts it. Nothing here knows whether the sink is behind; findings are
-what two reads, one after the other, showed.
+what two reads, one after the other, showed. The source's rows are read as the sink should have them, with the table's transforms applied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pymysql.connections import Connection
 
 from headrace.model.digest import Digest
@@ -20,14 +21,69 @@ from headrace.model.schema import TableSchema, ZeroDates
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
+from headrace.sources.mysql.snapshot.key_columns import key_condition
 from headrace.sources.mysql.snapshot.row_digests import in_buckets, read_buckets, read_digest
+from headrace.sources.mysql.snapshot.table_scan import scan_table
 from headrace.transforms.block_transform import BlockTransformer
 from headrace.transforms.transform_plan import TransformPlan
 from headrace.verify.regions import Region
 from headrace.verify.result import check_not_ending
 from headrace.verify.row_compare import Comparison, compare, different_keys
-from headrace.verify.source_rows import SourceRows, beginning, read_rows, source_condition, transform_batches
 from headrace.verify.table_spec import TableComparison
+
+
+class SourceRows(NamedTuple):
+    """Rows of the source as the sink should have them."""
+
+    rows: pa.Table
+    excluded: int = 0
+    """How many rows of the same condition the table's filter excludes."""
+
+
+def read_rows(
+    connection: Connection[Any],
+    address: MySQLAddress,
+    table: TableComparison,
+    shown: TableSchema,
+    where: str,
+    zero_dates: ZeroDates,
+    transformer: BlockTransformer | None,
+) -> SourceRows:
+    """Return the rows of an SQL condition, with the columns of `shown`."""
+    if table.source is None or transformer is None:
+        batches = scan_table(connection, address, shown, where, zero_dates=zero_dates)
+        return SourceRows(pa.Table.from_batches(batches, schema=shown.arrow_schema))
+    made = list(transform_batches(connection, address, table.source, where, zero_dates, transformer))
+    rows = pa.concat_tables([table.schema.arrow_schema.empty_table(), *(one.rows for one in made)]).unify_dictionaries()
+    return SourceRows(rows.select([column.name for column in shown.columns]), sum(one.excluded for one in made))
+
+
+def transform_batches(
+    connection: Connection[Any],
+    address: MySQLAddress,
+    source: TableSchema,
+    where: str,
+    zero_dates: ZeroDates,
+    transformer: BlockTransformer,
+) -> Iterator[SourceRows]:
+    """Yield transformed rows batch by batch, so that excluded rows are not held in memory."""
+    for batch in scan_table(connection, address, source, where, zero_dates=zero_dates):
+        rows = transformer.transform_rows(source, pa.Table.from_batches([batch], schema=source.arrow_schema))
+        yield SourceRows(rows, batch.num_rows - rows.num_rows)
+
+
+def source_condition(table: TableComparison, keys: pa.Table) -> str:
+    """Return the source's SQL condition for these keys of the sink."""
+    if table.source is None:
+        return key_condition(table.schema, keys)
+    return key_condition(table.source, keys.select(list(table.schema.row_key)).rename_columns(list(table.source.row_key)))
+
+
+def beginning(rows: pa.Table, name: str, prefixes: Iterable[str]) -> pa.Table:
+    """Return the rows whose value of a text column starts with one of these prefixes."""
+    found = pc.is_in(pc.utf8_slice_codeunits(rows.column(name), 0, 2), value_set=pa.array(list(prefixes), pa.string()))
+    return rows.filter(found)
+
 
 T = TypeVar("T")
 MOST_KEYS: Final = 100_000
@@ -42,8 +98,6 @@ _DEADLINE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The differences in a region."""
-
     comparison: Comparison
     keys: pa.Table
     """Keys of differing rows, at most `MOST_KEYS`; whole rows if the table has no key."""
@@ -157,7 +211,6 @@ class RegionReader(AbstractContextManager["RegionReader"]):
         return pa.concat_tables([self._source_rows(table, table.shown, source_condition(table, part)).rows for part in _parts(keys)])
 
     def sink_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table:
-        """Return the sink's rows with these keys."""
         return pa.concat_tables(
             [self._sink_rows(table, table.shown, self._reader.key_condition(table.schema, part)) for part in _parts(keys)]
         )
@@ -231,7 +284,7 @@ def _joined(table: TableComparison, found: Sequence[Findings], rows: int, unread
     nothing = table.shown.arrow_schema.empty_table().select(names)
     keys = pa.concat_tables([nothing, *(one.keys for one in found)])
     unread += sum(one.unread for one in found)
-    return _limited(Comparison(rows, differences.total, differences.differences), keys, unread)
+    return _limited(replace(differences, rows=rows), keys, unread)
 
 
 def _limited(comparison: Comparison, keys: pa.Table, unread: int, excluded: int = 0) -> Findings:

@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Protocol
 
-import pyarrow as pa
-
 from headrace.model.digest import Digest
 from headrace.model.json_record import JsonRecord
-from headrace.runtime.error_transport import serialize_errors
 from headrace.runtime.interface import RuntimeSession
-from headrace.runtime.reports import SplitDone, encode_reports
+from headrace.runtime.reports import Report, SplitDone, serialize_errors
 from headrace.sources.base import Split
 from headrace.sources.splits import decode_split
 from headrace.verify.region_reader import Endpoints, Findings, RegionReader
@@ -28,8 +25,6 @@ from headrace.verify.table_spec import TableComparison
 
 
 class RegionTaskKind(StrEnum):
-    """What a task does with a region."""
-
     SOURCE = "source"
     """Compute the source's digest."""
     SINK = "sink"
@@ -42,8 +37,6 @@ class RegionTaskKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegionTask(JsonRecord):
-    """One task on one region."""
-
     split_kind: ClassVar[str] = "region"
     once: ClassVar[bool] = False
     kind: RegionTaskKind
@@ -57,8 +50,6 @@ class RegionTask(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a task."""
-
     source: Digest | None = None
     sink: Digest | None = None
     findings: Findings | None = None
@@ -68,7 +59,6 @@ OnAnswer = Callable[[RegionTask, Answer], None]
 
 
 def run_task(rows_reader: RegionReader, table: TableComparison, task: RegionTask) -> Answer:
-    """Run one task."""
     match task.kind:
         case RegionTaskKind.SOURCE:
             return Answer(source=rows_reader.source_digest(table, task.where.wheres))
@@ -90,8 +80,6 @@ class TaskRunner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ThreadTaskRunner:
-    """Runs tasks in threads of this process."""
-
     sides: Endpoints
     tables: Sequence[TableComparison]
     slots: int
@@ -128,12 +116,10 @@ class RegionTaskFunction:
     sides: Endpoints
     tables: tuple[TableComparison, ...]
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with serialize_errors():
-            tasks = [decode_split(text, [RegionTask]) for batch in batches for text in batch.column(0).to_pylist()]
-            with RegionReader(self.sides) as rows_reader:
-                reports = [SplitDone(run_task(rows_reader, self.tables[task.table], task)) for task in tasks]
-        yield encode_reports(reports)
+    def __call__(self, splits: Iterable[str]) -> Iterator[Report]:
+        with serialize_errors(), RegionReader(self.sides) as rows_reader:
+            for task in (decode_split(text, [RegionTask]) for text in splits):
+                yield SplitDone(run_task(rows_reader, self.tables[task.table], task))
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def plan_regions(
             return [_sampled_rows(sink, table, rows, sample.seed, share)]
     if len(ranges) == 1 and (table.read or not table.by_digest):
         return _buckets(sink, table, rows, chunk_rows)
-    return ranges if len(ranges) > 1 else [_whole(sink, table, rows, tuple(found.where for found in cuts.ranges))]
+    return ranges if len(ranges) > 1 else [_whole(sink, table, rows, tuple(where for where, _ in cuts.ranges))]
 
 
 def _whole(sink: ClickHouseSink, table: TableComparison, rows: int, wheres: tuple[str, ...]) -> Region:

@@ -17,15 +17,14 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.retry import retrying
 from headrace.sinks.base import Writer
-from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows, key_text
+from headrace.sinks.clickhouse.bookkeeping.dead_letters import RejectedRows, key_text
 from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable
 from headrace.sources.mysql.server.connection import connect, query
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import note_position
 from headrace.verify.key_values import chosen, key_list
-from headrace.verify.region_reader import Endpoints
-from headrace.verify.source_rows import read_rows, source_condition
+from headrace.verify.region_reader import Endpoints, read_rows, source_condition
 from headrace.verify.table_spec import TableComparison
 from headrace.verify.watermark import Watermark
 

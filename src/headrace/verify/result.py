@@ -30,8 +30,6 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """The result of comparing one table."""
-
     schema: TableSchema
     comparison: Comparison
     """The rows compared, and the differences that are certain."""
@@ -51,6 +49,10 @@ class TableResult:
     """Rows behind that only the sink has."""
     pipe_position: str = ""
     """The pipe's position, if rows are behind."""
+    compared_at: str = ""
+    """The pipe's position when the rows of the sink were compared; empty if no pipe was watched."""
+    pipe_stopped: bool | None = None
+    """Whether the pipe was stopped then; None if no pipe was watched."""
     excluded: int | None = None
     """Source rows that the table's filter excludes; they are not among the compared rows. None: there is no filter, or no row was read."""
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableSchema
-from headrace.sinks.clickhouse.server.scalar_values import plain_value
+from headrace.sinks.clickhouse.types.scalar_values import plain_value
 
 DifferenceKind = Literal["missing", "extra", "different"]
 Rows = npt.NDArray[np.int64]
@@ -43,11 +43,24 @@ class Comparison:
 
     rows: int = 0
     total: int = 0
+    """Missing rows, extra rows and differing values."""
     differences: tuple[Difference, ...] = ()
+    different: int = 0
+    """Rows that are on both sides with at least one differing value."""
+    missing: int = 0
+    """Rows that the target does not have."""
+    extra: int = 0
+    """Rows that only the target has."""
 
     def __add__(self, other: Comparison) -> Comparison:
-        kept = (self.differences + other.differences)[:MOST_REPORTED]
-        return Comparison(self.rows + other.rows, self.total + other.total, kept)
+        return Comparison(
+            self.rows + other.rows,
+            self.total + other.total,
+            (self.differences + other.differences)[:MOST_REPORTED],
+            self.different + other.different,
+            self.missing + other.missing,
+            self.extra + other.extra,
+        )
 
 
 def compare(schema: TableSchema, source: pa.Table, target: pa.Table, *, most: int = MOST_REPORTED, count_extra: bool = True) -> Comparison:
@@ -57,16 +70,19 @@ def compare(schema: TableSchema, source: pa.Table, target: pa.Table, *, most: in
     left = {c.name: _comparable(source.column(c.name)) for c in schema.columns}
     right = {c.name: _comparable(target.column(c.name)) for c in schema.columns}
     missing, extra, in_source, in_target = _match(schema, left, right)
+    extra = extra if count_extra else extra[:0]
     found = _Found(schema, source, target, most)
     for row in found.take(missing):
         found.add(Difference(found.key(source, row), "missing"))
-    for row in found.take(extra if count_extra else extra[:0]):
+    for row in found.take(extra):
         found.add(Difference(found.key(target, row), "extra"))
+    different = np.zeros(len(in_source), dtype=bool)
     for column in schema.columns:
-        unequal = np.flatnonzero(_unequal(left[column.name].take(in_source), right[column.name].take(in_target)))
-        for pair in found.take(unequal):
+        unequal = _unequal(left[column.name].take(in_source), right[column.name].take(in_target))
+        different |= unequal
+        for pair in found.take(np.flatnonzero(unequal)):
             found.add_value(column.name, in_source[pair], in_target[pair])
-    return Comparison(source.num_rows, found.total, tuple(found.differences))
+    return Comparison(source.num_rows, found.total, tuple(found.differences), int(np.count_nonzero(different)), len(missing), len(extra))
 
 
 def different_keys(schema: TableSchema, source: pa.Table, target: pa.Table, *, most: int, extra: bool = True) -> pa.Table:

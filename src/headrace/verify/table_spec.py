@@ -34,12 +34,10 @@ class TableComparison:
 
     @cached_property
     def shown(self) -> TableSchema:
-        """The table with the compared columns."""
         return self._with([column.name for column in self.schema.columns if column.name not in self.left_out])
 
     @cached_property
     def digested(self) -> TableSchema:
-        """The table with the columns in the digest."""
         return self._with([column.name for column in self.shown.columns if column.name not in self.read])
 
     @cached_property
@@ -67,7 +65,6 @@ class TableComparison:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the reader of the result."""
         lossy = dict(self.losses)
         found = [f"column {name} is not compared: its type in the sink does not keep {lossy[name]}" for name in self.left_out]
         found += [f"column {name} is compared without {lossy[name]}" for name in lossy if name not in self.left_out]

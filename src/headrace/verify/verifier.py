@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -32,8 +32,7 @@ from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_m
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import log_end, note_position
 from headrace.transforms.block_transform import BlockTransformer
-from headrace.transforms.options import Transforms
-from headrace.transforms.salts import read_salts
+from headrace.transforms.options import Transforms, read_salts
 from headrace.transforms.transform_plan import TransformPlan, plan_transform
 from headrace.verify.recheck import Rechecker, RecheckResult
 from headrace.verify.region_reader import Endpoints, Findings, RegionReader
@@ -65,8 +64,6 @@ class SparkUse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """The options of a comparison."""
-
     projection: Projection = field(default_factory=Projection)
     zero_dates: ZeroDates = ZeroDates.HALT
     chunk_rows: int = CHUNK_ROWS
@@ -116,8 +113,6 @@ def verify_tables(
 
 
 class _Verification:
-    """One running comparison."""
-
     def __init__(
         self,
         sides: Endpoints,
@@ -173,6 +168,13 @@ class _Verification:
         pipe_position = self._watermark.ask()
         return stands_at(pipe_position, str(pipe_position.position))
 
+    def _result(self, schema: TableSchema, comparison: Comparison, **found: Any) -> TableResult:
+        """Return a table's result with the pipe's position when the comparison began."""
+        at = self._pipe_position
+        if at is None:
+            return TableResult(schema, comparison, **found)
+        return TableResult(schema, comparison, **found, compared_at=str(at.position), pipe_stopped=not at.is_running)
+
     def _unready(self, plan: TransformPlan) -> TableResult | None:
         """Return the result for a table that cannot be compared: it is not in the sink, or its snapshot is not complete."""
         schema = plan.schema
@@ -193,9 +195,9 @@ class _Verification:
         with RegionReader(self._sides) as rows_reader:
             if plan.filter:
                 rows, excluded = rows_reader.count_source(plan)
-                return TableResult(schema, Comparison(rows, max(rows, 1), ()), notes=(note,), excluded=excluded)
+                return self._result(schema, Comparison(rows, max(rows, 1), missing=rows), notes=(note,), excluded=excluded)
             rows = rows_reader.source_digest(TableComparison(plan.source), ("",)).rows
-        return TableResult(schema, Comparison(rows, max(rows, 1), ()), notes=(note,))
+        return self._result(schema, Comparison(rows, max(rows, 1), missing=rows), notes=(note,))
 
     def _task_runner(self, stack: ExitStack, tables: Sequence[TableComparison], rows: int) -> TaskRunner:
         options = self._options
@@ -249,13 +251,13 @@ class _Verification:
         rechecked, repaired, notes = self._repair(rows_reader, table, rechecked)
         behind = (self._lag(),) if rechecked.behind else ()
         unread = sum(one.unread for found in findings.values() for one in found)
-        return TableResult(
+        return self._result(
             table.schema,
-            Comparison(sum(rows), rechecked.comparison.total, rechecked.comparison.differences),
-            rechecked.behind,
-            rechecked.changing,
-            unread,
-            repaired,
+            replace(rechecked.comparison, rows=sum(rows)),
+            behind=rechecked.behind,
+            changing=rechecked.changing,
+            unread=unread,
+            repaired=repaired,
             notes=(*table.notes, *notes, *behind),
             seconds=time.monotonic() - self._started,
             missing=rechecked.missing,

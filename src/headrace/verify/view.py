@@ -39,8 +39,6 @@ def choose_view() -> VerifyView:
 
 
 class LineView:
-    """Plain lines in the log."""
-
     def note(self, message: str) -> None:
         log.info(message)
 
@@ -55,8 +53,6 @@ class LineView:
 
 
 class BarView:
-    """A bar per table."""
-
     def __init__(self) -> None:
         self._console = Console(stderr=True)
         self._bars: Progress | None = None
@@ -128,7 +124,6 @@ def excluded_text(results: Sequence[TableResult]) -> str:
 
 
 def difference_text(difference: Difference, key: tuple[str, ...]) -> str:
-    """Format one difference on one line."""
     named = ", ".join(f"{name}={_shown(value)}" for name, value in zip(key, difference.key, strict=True)) if key else _shown(difference.key)
     match difference.kind:
         case "missing":
@@ -145,7 +140,6 @@ def _shown(value: object) -> str:
 
 
 def results_json(results: Iterable[TableResult], **about: Any) -> str:
-    """Format all results as JSON."""
     listed = list(results)
     return json.dumps(
         {**about, "verdict": overall(listed).value, "tables": [_table_json(result) for result in listed]}, indent=1, default=str

@@ -18,7 +18,7 @@ from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_in
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
-from headrace.sinks.clickhouse.bookkeeping.positions import POSITIONS, read_progress
+from headrace.sinks.clickhouse.bookkeeping.progress_store import POSITIONS, ClickHouseProgressStore
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.server.connection import MySQLAddress
@@ -119,7 +119,7 @@ def watch(
         return None
 
     def ask() -> PipePosition[P]:
-        progress: Progress | None = read_progress(own, pipe)
+        progress: Progress | None = ClickHouseProgressStore(own).progress(pipe)
         if progress is None:
             raise DefiniteError(f"the sink no longer knows the pipe {pipe!r}", place="headrace.positions")
         found = pipe_position(progress)

@@ -32,8 +32,6 @@ P = TypeVar("P", bound=Place)
 
 @dataclass(frozen=True, slots=True)
 class PipePosition(Generic[P]):
-    """A pipe's position."""
-
     position: P
     is_running: bool
     incomplete: frozenset[str] = frozenset()
@@ -41,7 +39,6 @@ class PipePosition(Generic[P]):
 
 
 def pipe_position_of(progress: Progress) -> PipePosition[BinlogPosition]:
-    """Return a pipe's position from the sink."""
     file, _, offset = progress.position.rpartition(":")
     epoch, _, address = unpack_version(progress.version)
     position = BinlogPosition(file, int(offset), progress.gtid, epoch, shift=max(address - int(offset), 0))
@@ -51,8 +48,6 @@ def pipe_position_of(progress: Progress) -> PipePosition[BinlogPosition]:
 
 @dataclass(frozen=True, slots=True)
 class Watermark(Generic[P]):
-    """A watched pipe."""
-
     pipe: str
     ask: Callable[[], PipePosition[P]]
     wait_s: float
@@ -68,7 +63,6 @@ class Watermark(Generic[P]):
 
 
 def stands_at(pipe_position: PipePosition[Any], position: str) -> str:
-    """Format a pipe's position."""
     return f"pipe {'is at' if pipe_position.is_running else 'stopped at'} {position}"
 
 

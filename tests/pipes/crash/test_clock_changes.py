@@ -74,7 +74,7 @@ def test_the_clock_of_a_pipe_without_spark_is_set(
 
 
 # One server, whose clock is right. The other direction is tested on both.
-@pytest.mark.slow(because="test_the_clock_of_a_pipe_without_spark_is_set, test_heartbeats_go_on_after_the_clock_is_set")
+@pytest.mark.slow(because="test_the_clock_of_a_pipe_without_spark_is_set, test_heartbeats_continue_after_the_clock_is_set")
 @pytest.mark.parametrize("flavour", ["mariadb"], indirect=True)
 @pytest.mark.timeout(600)
 def test_the_clock_of_the_pipe_is_set(
@@ -163,7 +163,7 @@ def test_the_clock_of_the_source_is_set(source: ClockedSource, clock: Clock) -> 
             number += 1
             source.change(number)
             source.replicate()
-            # A later update of the same row wins, whatever the clock says.
+            # A later update of the same row wins at any time of the clock.
             source.change(number + 1)
             source.replicate()
             number += 1

@@ -198,7 +198,7 @@ def shown(client: Client, book: Logbook, sink: ClickHouseSink) -> None:
 
 
 @pytest.mark.slow("mysql", because="the test itself on MariaDB; test_one_kill[MySqlToDebeziumJson]")
-def test_emptied_and_read_again(runs: Runs, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncation_and_resync(runs: Runs, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that is truncated, or read again on demand, counts the changes after that, also after a crash."""
     book, sink = runs.book, runs.sink
     prepare(book, rows=40)

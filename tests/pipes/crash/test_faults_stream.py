@@ -20,7 +20,7 @@ from headrace.demo.private_process import find_free_port
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import ping
 from testkit.generators.workload import KEYS, TABLES, Workload
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.oracles.both_ends import assert_equal, log_end, sink_client
 from testkit.pipelines.pipeline import Pipeline, Run, command_lines
 from testkit.servers.accounts import create_replica_account
@@ -61,7 +61,7 @@ def test_replication_outlives_its_servers(fresh_server: Callable[..., PrivateSer
             check_secrecy(run, pipeline, account.password, server.password)
             second = pipeline.start()
             for _ in range(3):
-                assert cut_connections(server, account.user) >= 1
+                assert kill_connections(server, account.user) >= 1
                 time.sleep(0.4)
             first_sink.kill()
             time.sleep(2.5)
@@ -109,7 +109,7 @@ def crash_under_load(server: PrivateServer) -> None:
     assert workload.transactions > 10
 
 
-def cut_connections(server: PrivateServer, user: str) -> int:
+def kill_connections(server: PrivateServer, user: str) -> int:
     """Kill the replication connections on the server; return their number."""
     query = f"SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%%' AND user = '{user}'"
     with server.root_connection() as connection, connection.cursor() as cursor:

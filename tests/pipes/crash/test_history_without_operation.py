@@ -1,6 +1,6 @@
 """A history with a column for deletions instead of operations: an interrupted snapshot takes none of the stream's changes away.
 
-The witness is the list of statements that the test has run.
+The oracle is the list of statements that the test has run.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def test_changes_that_the_stream_wrote_stay(book: Logbook, clickhouse: EmbeddedS
     book.run("UPDATE t SET v = 12 WHERE id = 1")
     pipe.catch_up()
 
-    # The stream goes on after an attempt: its changes and the attempt's rows cannot be told apart.
+    # The stream continues after an attempt: no column distinguishes its changes from the attempt's rows.
     request_resync(StateDirectory(state), (f"{database}.t",))
     pipe.parts.resyncs.plan_pending(nullcontext)
     with pytest.raises(DefiniteError, match="unreachable"), failing_after_send():

@@ -79,7 +79,7 @@ def check_exact(pipeline: Pipeline, sink: Path, server: PrivateServer) -> None:
         assert assert_equal(client, server, "shop", TABLES, KEYS) > 500
 
 
-def check_told(done: Finished | Run, *words: str) -> None:
+def check_output(done: Finished | Run, *words: str) -> None:
     assert all(word in done.output for word in words), done.output
     assert "Traceback" not in done.output, done.output
 
@@ -92,7 +92,7 @@ def test_the_state_has_no_room(shop: str, mariadb_server: PrivateServer, tmp_pat
     with filled(disk):
         # Its log is in another place, because the full disk has no space for it either.
         done = run_command("replicate", shop, pipeline.sink, "--state", str(pipeline.state), "--once")
-        check_told(done, _FULL, str(disk), "remedy: free space there (df -h shows how much is left), then start again: nothing is lost")
+        check_output(done, _FULL, str(disk), "remedy: free space there (df -h shows how much is left), then start again: nothing is lost")
         assert done.code == 2
     file = tmp_path / "headrace.toml"
     file.write_text(
@@ -106,7 +106,7 @@ def test_the_state_has_no_room(shop: str, mariadb_server: PrivateServer, tmp_pat
         end = log_end(mariadb_server)
         run.until(lambda: (pipeline.committed_position() or (0, 0)) >= end)
         assert run.terminate().code == 143
-        check_told(run, _FULL)
+        check_output(run, _FULL)
     check_exact(pipeline, tmp_path / "sink", mariadb_server)
 
 
@@ -125,7 +125,7 @@ def test_an_embedded_sink_has_no_room(
         end = log_end(mariadb_server)
         run.until(lambda: (pipeline.committed_position() or (0, 0)) >= end)
         assert run.terminate().code == 143
-        check_told(run, "waiting: ClickHouse error", _FULL)
+        check_output(run, "waiting: ClickHouse error", _FULL)
     check_exact(pipeline, disk / "sink", mariadb_server)
 
 
@@ -144,7 +144,7 @@ def test_too_few_open_files(shop: str, mariadb_server: PrivateServer, tmp_path: 
         return Finished(ran.returncode, ran.stdout + ran.stderr)
 
     done = limited(files)
-    check_told(done, f"this process may have {files}", "remedy: raise it: ulimit -n 4096")
+    check_output(done, f"this process may have {files}", "remedy: raise it: ulimit -n 4096")
     assert done.code == 2
     if files == 256:
         done = limited(4096)
@@ -214,18 +214,18 @@ def test_spark_cannot_start(shop: str, mariadb_server: PrivateServer, tmp_path: 
     with Pipeline(shop, "", tmp_path).sink_served(tmp_path / "sink") as url, sink_client(url) as client:
         pipeline = Pipeline(shop, url.replace("http://", "clickhouse://default@"), tmp_path / "state")
         done = _limited(pipeline, f"ulimit -v {_JAVA_ADDRESS_KIB}")
-        check_told(done, "there is not enough memory", "ulimit -v unlimited")
+        check_output(done, "there is not enough memory", "ulimit -v unlimited")
         assert done.code == 2
         with _memory_group(450 << 20) as group:
             if group is not None:
                 greedy = ("--conf", "spark.driver.extraJavaOptions=-Xms700m -XX:+AlwaysPreTouch")
                 done = _limited(pipeline, f"echo $$ > {group}/cgroup.procs", *greedy)
-                check_told(done, "ended by SIGKILL", "give the machine or its control group more")
+                check_output(done, "ended by SIGKILL", "give the machine or its control group more")
                 assert done.code == 2
         with pipeline.running("--once") as run:
             _kill_java_once(run)
             done = run.wait()
-        check_told(done, "ended by SIGKILL", "starting it again")
+        check_output(done, "ended by SIGKILL", "starting it again")
         assert done.code == 0, done.output
         assert assert_equal(client, mariadb_server, "shop", TABLES, KEYS) > 500
 
@@ -235,6 +235,6 @@ def test_spark_cannot_start(shop: str, mariadb_server: PrivateServer, tmp_path: 
         pipeline.environment = {"PYTHONPATH": str(tmp_path / "slow"), "SLOW_ONCE": str(tmp_path / "was-slow")}
         done = pipeline.once()
         assert (tmp_path / "was-slow").exists()
-        check_told(done, "waiting: Spark's Python processes did not start in time; the pipe starts again")
+        check_output(done, "waiting: Spark's Python processes did not start in time; the pipe starts again")
         assert done.code == 0, done.output
         assert assert_equal(client, mariadb_server, "shop", TABLES, KEYS) > 500

@@ -1,4 +1,4 @@
-"""Topics into engines that count rows: each change counts once, whatever is read or sent again.
+"""Topics into engines that count rows: each change counts once, after any replay and any repeated event.
 
 Without Spark and without a broker (`testkit.pipelines.topic_pipe`), with the embedded ClickHouse; with a broker: `test_debezium_stream`.
 Every check compares the number of stored images, not only the rows that a query with FINAL shows.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +16,11 @@ import pytest
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.change_block import ChangeBlock
-from headrace.pipes.debezium.record_task import RecordTask
-from headrace.runtime.reports import SplitDone
-from headrace.runtime.tasks import TASK_ATTEMPT
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.write.writer import ClickHouseWriter
-from headrace.sources.debezium import record_windows
-from headrace.sources.debezium.events.records import Records
-from headrace.sources.debezium.record_windows import cut_windows
+from headrace.sources.debezium import offset_range_reader
+from headrace.sources.debezium.offset_range_reader import cut_windows
 from testkit.pipelines.connector_records import (
     UNMERGED,
     CountingPipes,
@@ -36,6 +30,8 @@ from testkit.pipelines.connector_records import (
     check_sums,
     first_rows,
     in_log_order,
+    killed_after,
+    repeat_tasks,
     start_over,
     stored,
 )
@@ -71,7 +67,7 @@ def test_a_snapshot_and_changes_in_one_first_batch(open_pipe: CountingPipes, eng
     pipe = open_pipe(engine=engine)
     pipe.run(records)
     check_exact(pipe, connector)
-    # A process that goes on without a replay.
+    # A process that continues without a replay.
     pipe.run(connector.update(10, name="newer"))
     check_exact(pipe, connector)
 
@@ -82,23 +78,13 @@ def test_images_that_were_merged_away_do_not_count_again(
 ) -> None:
     """A batch has rows of a snapshot, some of them twice, and changes that cancel them. The process ends after each INSERT, and merges
     remove what was cancelled."""
-    monkeypatch.setattr(record_windows, "WINDOW_ROWS", 3)
+    monkeypatch.setattr(offset_range_reader, "WINDOW_ROWS", 3)
     connector = TopicConnector(partitions=partitions)
     read = first_rows(connector, 6)
     records = [*read, *connector.resend(read[2:]), *changes(connector), *connector.delete(0), *connector.update(4, name="four")]
     records += connector.resend([read[4], *records[-2:]])
-    send = ClickHouseWriter._send
     for allowed in (1, 3, 5, 7):
-        sent: list[int] = []
-
-        def stop(self: ClickHouseWriter, *arguments: Any, sent: list[int] = sent, allowed: int = allowed) -> None:
-            if len(sent) == allowed:
-                raise DefiniteError("killed")
-            send(self, *arguments)
-            sent.append(1)
-
-        with monkeypatch.context() as patch, suppress(DefiniteError):
-            patch.setattr(ClickHouseWriter, "_send", stop)
+        with killed_after(allowed):
             pipe = open_pipe(engine=engine, settings=())
             pipe.run(records, commit=False)
         if pipe.tables:
@@ -122,7 +108,7 @@ def test_events_that_the_connector_sends_again_do_not_count(open_pipe: CountingP
     check_exact(pipe, connector)
     pipe.run(connector.resend(read[2:]))
     check_exact(pipe, connector)
-    # Rows of the snapshot come again with the first changes.
+    # The connector repeats rows of the snapshot with the first changes.
     changed = [*connector.update(3, name="three"), *connector.delete(0)]
     pipe.run([*changed, *connector.resend([read[3], read[0], *changed])])
     check_exact(pipe, connector)
@@ -174,18 +160,7 @@ def test_a_task_that_spark_starts_again_writes_what_is_missing(
     open_pipe: CountingPipes, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connector = TopicConnector()
-    run = RecordTask.run
-
-    def run_twice(self: RecordTask, pieces: Iterable[Records]) -> SplitDone:
-        found = list(pieces)
-        run(self, found)
-        attempt = TASK_ATTEMPT.set(1)
-        try:
-            return run(self, found)
-        finally:
-            TASK_ATTEMPT.reset(attempt)
-
-    monkeypatch.setattr(RecordTask, "run", run_twice)
+    repeat_tasks(monkeypatch)
     pipe = open_pipe(engine=engine)
     pipe.run(first_rows(connector))
     pipe.run(changes(connector))
@@ -196,21 +171,11 @@ def test_a_task_that_spark_starts_again_writes_what_is_missing(
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_batch_of_which_some_windows_were_written(open_pipe: CountingPipes, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process ends after each INSERT of a batch of several windows."""
-    monkeypatch.setattr(record_windows, "WINDOW_ROWS", 2)
+    monkeypatch.setattr(offset_range_reader, "WINDOW_ROWS", 2)
     connector = TopicConnector()
-    send = ClickHouseWriter._send
     for records in ([*first_rows(connector, 5), *changes(connector)], connector.update(0, name="zero")):
         for allowed in (0, 2, 5):
-            sent: list[int] = []
-
-            def stop(self: ClickHouseWriter, *arguments: Any, sent: list[int] = sent, allowed: int = allowed) -> None:
-                if len(sent) == allowed:
-                    raise DefiniteError("killed")
-                send(self, *arguments)
-                sent.append(1)
-
-            with monkeypatch.context() as patch, suppress(DefiniteError):
-                patch.setattr(ClickHouseWriter, "_send", stop)
+            with killed_after(allowed):
                 open_pipe(engine=engine).run(records, commit=False)
         open_pipe(engine=engine).run(records)
     pipe = open_pipe(engine=engine)
@@ -219,7 +184,7 @@ def test_a_batch_of_which_some_windows_were_written(open_pipe: CountingPipes, en
 
 def test_a_new_column_reads_the_batch_again_and_counts_it_once(open_pipe: CountingPipes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The column comes in the middle of a window, of a later window, and of a batch that is replayed."""
-    monkeypatch.setattr(record_windows, "WINDOW_ROWS", 3)
+    monkeypatch.setattr(offset_range_reader, "WINDOW_ROWS", 3)
     connector = TopicConnector()
     pipe = open_pipe(engine="collapsing")
     pipe.run(first_rows(connector))
@@ -315,8 +280,8 @@ def test_sums_by_a_view_count_once(open_pipe: CountingPipes) -> None:
 
 def test_windows_depend_on_the_records_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """However brokers cut the records into pieces, and wherever the bytes of a window end."""
-    monkeypatch.setattr(record_windows, "WINDOW_ROWS", 7)
-    monkeypatch.setattr(record_windows, "WINDOW_BYTES", 2000)
+    monkeypatch.setattr(offset_range_reader, "WINDOW_ROWS", 7)
+    monkeypatch.setattr(offset_range_reader, "WINDOW_BYTES", 2000)
     connector = TopicConnector(schemas=False)
     records = [
         *first_rows(connector, 20),
@@ -338,9 +303,9 @@ def test_windows_depend_on_the_records_alone(monkeypatch: pytest.MonkeyPatch) ->
     assert max(last - first for first, last in cut) == 6
 
 
-def test_the_numbers_that_cut_windows_do_not_change() -> None:
+def test_window_size_limits_do_not_change() -> None:
     """A batch that is open while Headrace is replaced would be cut otherwise, and count twice."""
-    assert (record_windows.WINDOW_ROWS, record_windows.WINDOW_BYTES) == (32_768, 32 << 20)
+    assert (offset_range_reader.WINDOW_ROWS, offset_range_reader.WINDOW_BYTES) == (32_768, 32 << 20)
 
 
 RECORDED = ("sbtest1", "uniques", "pairs", "times")
@@ -351,7 +316,7 @@ RECORDED = ("sbtest1", "uniques", "pairs", "times")
 @pytest.mark.parametrize("connector", ["mysql", "mariadb"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_recorded_events_count_once(open_pipe: CountingPipes, connector: str, engine: str) -> None:
-    """Events of real connectors. Each batch is replayed, and all events come again."""
+    """Events of real connectors. Each batch is replayed, and the connector repeats all events."""
     tables = (*RECORDED, "evolving", "numbers", "texts") if engine == "collapsing" else RECORDED
     found = [one for one in load_records(f"{connector}-schema") if one.topic.split(".")[-1] in tables]
     records = found if engine == "versioned" else in_log_order(found)

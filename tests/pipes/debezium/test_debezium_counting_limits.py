@@ -17,7 +17,7 @@ from headrace.model.schema import TableName
 from headrace.pipes.debezium.topic_settings import TopicSettings
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.debezium import record_windows
+from headrace.sources.debezium import offset_range_reader
 from headrace.sources.debezium.events.options import DebeziumOptions, VersionSource
 from testkit.pipelines.connector_records import (
     CountingPipes,
@@ -128,7 +128,7 @@ def test_a_failover_of_the_source_halts_where_transactions_come_again(open_pipe:
         pipe.run(again.insert(id=40, name="b"))
     assert "from the first record of a new snapshot on" in halted.value.hint
     check_exact(pipe, connector)
-    # The same server goes on in its next file, and so may another one that repeats nothing.
+    # The same server continues in its next file, and so may another one that repeats nothing.
     connector.file, connector.position = "bin.000008", 100
     pipe.run(connector.insert(id=41, name="c"))
     check_exact(pipe, connector)
@@ -170,7 +170,7 @@ def test_topics_of_two_connectors_fill_one_table(open_pipe: CountingPipes) -> No
 
 def test_several_events_at_one_position_halt(open_pipe: CountingPipes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compressed transaction that is cut between its events."""
-    monkeypatch.setattr(record_windows, "WINDOW_ROWS", 1)
+    monkeypatch.setattr(offset_range_reader, "WINDOW_ROWS", 1)
     connector = TopicConnector()
     pipe = open_pipe(engine="versioned")
     pipe.run(first_rows(connector))

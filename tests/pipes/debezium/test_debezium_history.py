@@ -1,4 +1,4 @@
-"""A history of a topic's changes: every record is stored once, whatever is read again.
+"""A history of a topic's changes: every record is stored once, after any replay.
 
 Without Spark and without a broker (`testkit.pipelines.topic_pipe`), with the embedded ClickHouse.
 """
@@ -6,7 +6,7 @@ Without Spark and without a broker (`testkit.pipelines.topic_pipe`), with the em
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,10 @@ import pytest
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.change_block import ChangeBlock
-from headrace.pipes.debezium.record_task import RecordTask
-from headrace.runtime.reports import SplitDone
-from headrace.runtime.tasks import TASK_ATTEMPT
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.write.writer import ClickHouseWriter
-from headrace.sources.debezium.events.records import Records
+from testkit.pipelines.connector_records import repeat_tasks
 from testkit.pipelines.topic_pipe import LocalTopicPipe
 from testkit.recordings.debezium_recordings import KafkaRecord
 
@@ -131,18 +128,7 @@ def test_an_insert_whose_answer_was_lost_is_not_repeated(open_pipe: Open, monkey
 def test_a_task_that_spark_starts_again_writes_what_is_missing(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = open_pipe(engine="history")
     pipe.run(SNAPSHOT)
-    run = RecordTask.run
-
-    def run_twice(self: RecordTask, pieces: Iterable[Records]) -> SplitDone:
-        found = list(pieces)
-        run(self, found)
-        attempt = TASK_ATTEMPT.set(1)
-        try:
-            return run(self, found)
-        finally:
-            TASK_ATTEMPT.reset(attempt)
-
-    monkeypatch.setattr(RecordTask, "run", run_twice)
+    repeat_tasks(monkeypatch)
     pipe.run(CHANGES)
     assert history(pipe) == STORED
 
@@ -150,7 +136,7 @@ def test_a_task_that_spark_starts_again_writes_what_is_missing(open_pipe: Open, 
 def test_a_batch_that_is_not_read_again_is_not_compared(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = open_pipe(engine="history")
     pipe.run(SNAPSHOT)
-    monkeypatch.setattr("headrace.sinks.clickhouse.write.dedup_check.DedupChecker._missing_images", None)
+    monkeypatch.setattr("headrace.sinks.clickhouse.write.deduplication.DedupChecker._missing_images", None)
     pipe.run(CHANGES)
     assert history(pipe) == STORED
 

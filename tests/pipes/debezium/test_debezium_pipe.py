@@ -22,7 +22,7 @@ from headrace.pipes.debezium.schema_evolution import check_policy
 from headrace.pipes.debezium.topic_settings import TopicSettings, check_chosen, parse_start, topic_pattern
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.runtime.checkpoint import initial_offset
-from headrace.runtime.error_transport import decode_error, encode_error
+from headrace.runtime.reports import decode_error, encode_error
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sources.debezium.events.event_versions import LogTail, TableVersioning, VersionRule
 from headrace.sources.debezium.offset_range_reader import (
@@ -32,7 +32,7 @@ from headrace.sources.debezium.offset_range_reader import (
     classify_transient_error,
     reading_error,
 )
-from headrace.spark.kafka.record_stream import plan_offset_ranges, translate_kafka_error
+from headrace.spark.runtime.record_stream import plan_offset_ranges, translate_kafka_error
 
 ADDRESS = KafkaAddress("127.0.0.1:1", user="reader", password="secret")
 TOPIC = "shop.inventory.orders"
@@ -62,7 +62,7 @@ def test_a_topic_that_was_read_is_not_left_out_later() -> None:
     assert "--exclude" in refused.value.hint
 
 
-def test_where_to_begin() -> None:
+def test_start_options() -> None:
     assert parse_start("latest") == {"startingOffsets": "latest"}
     assert parse_start("1970-01-01T00:00:01Z")["startingTimestamp"] == "1000"
     assert json.loads(parse_start('{"t": {"0": 5, "1": -2}}')["startingOffsets"]) == {"t": {"0": 5, "1": -2}}
@@ -103,7 +103,7 @@ def test_records_that_are_gone(reached: int, low: int, high: int, known: str, sa
     assert "snapshot" in refused.value.hint
 
 
-def test_a_topic_that_is_there_no_more() -> None:
+def test_a_deleted_topic() -> None:
     with pytest.raises(DefiniteError, match="there no more"):
         check_offsets(KafkaPosition({TOPIC: {0: 1}}), ClusterTopics("c", KafkaPosition(), KafkaPosition(), ()), {}, ADDRESS)
 
@@ -147,7 +147,7 @@ def test_records_in_the_dead_letter_topic_are_counted_once(tmp_path: Path) -> No
     assert DebeziumPipeNotes.load(StateDirectory(tmp_path)).sent == 0
 
 
-def test_what_needs_the_source_is_refused() -> None:
+def test_policies_that_need_the_source_are_rejected() -> None:
     for words in ({"truncate_table": "keep"}, {"add_column": "resync"}):
         with pytest.raises(DefiniteError, match="pipe from Kafka"):
             check_policy(SchemaPolicy.from_dict(words))
@@ -213,8 +213,8 @@ def _planned(offsets: str) -> str:
 
 def test_topics_of_tables_that_are_not_chosen_are_not_fetched() -> None:
     wanted, other = OffsetRange("srv.shop.goods", 0, 3, 9), OffsetRange("srv.shop.logs", 1, 0, 70)
-    ranges, told = select_ranges([wanted, other], lambda topic: topic == wanted.topic)
+    ranges, selection = select_ranges([wanted, other], lambda topic: topic == wanted.topic)
     assert ranges == [wanted]
-    [(why, count)] = told.ignored.items()
+    [(why, count)] = selection.ignored.items()
     assert count == 70
     assert "srv.shop.logs" in why

@@ -50,10 +50,10 @@ def assert_true(pipe: LocalTopicPipe, connector: str = "mysql", tables: tuple[st
     truth = load_truth(connector)
     for table in tables:
         # A column of `evolving` was renamed: no event has the values of unchanged rows under the new name.
-        told = [place for place, (name, _) in enumerate(truth[table].columns) if (table, name) != ("evolving", "name")]
-        names = ", ".join(f"toString({truth[table].columns[place][0]})" for place in told)
+        compared = [place for place, (name, _) in enumerate(truth[table].columns) if (table, name) != ("evolving", "name")]
+        names = ", ".join(f"toString({truth[table].columns[place][0]})" for place in compared)
         shown = sorted((tuple(row) for row in pipe.rows(f"shop.{table}", names)), key=repr)
-        assert shown == sorted((tuple(row[place] for place in told) for row in truth[table].rows), key=repr), table
+        assert shown == sorted((tuple(row[place] for place in compared) for row in truth[table].rows), key=repr), table
 
 
 def counts(pipe: LocalTopicPipe) -> dict[str, int]:
@@ -62,10 +62,10 @@ def counts(pipe: LocalTopicPipe) -> dict[str, int]:
 
 @pytest.mark.slow(
     "plain",
-    because=("test_what_the_server_showed_is_in_the_sink with schemas; test_records_lead_to_what_the_server_showed reads both"),
+    because=("test_sink_rows_equal_the_servers_select with schemas; test_records_lead_to_what_the_server_showed reads both"),
 )
 @pytest.mark.parametrize("recording", ["mysql-schema", "mysql-plain", "mariadb-schema"])
-def test_what_the_server_showed_is_in_the_sink(open_pipe: Open, recording: str) -> None:
+def test_sink_rows_equal_the_servers_select(open_pipe: Open, recording: str) -> None:
     """One batch with every table, new columns, changed keys, tables without keys, and a truncation."""
     described = [one.value for one in load_records(recording) if "." not in one.topic and one.value is not None]
     pipe = open_pipe(schema_records=described if recording.endswith("plain") else None)
@@ -139,7 +139,7 @@ def test_a_topic_that_is_created_again_while_the_pipe_runs_halts_it(open_pipe: O
     assert_true(pipe, tables=("sbtest1",))
 
 
-def test_types_come_from_a_target_that_is_there(open_pipe: Open, sink: ClickHouseSink) -> None:
+def test_types_come_from_an_existing_target(open_pipe: Open, sink: ClickHouseSink) -> None:
     ask = sink.reader().query
     ask(f"CREATE DATABASE `{sink.target.database}`")
     marks = "_sign Int8, _version UInt64"
@@ -170,7 +170,7 @@ def test_values_that_did_not_change_stay(open_pipe: Open) -> None:
     assert pipe.rows("public.toasted", "big, length(bytes) > 0", "id")[0] == ["short", 1]
 
 
-def test_an_unchanged_value_of_a_row_that_is_not_there_halts(open_pipe: Open, sink: ClickHouseSink) -> None:
+def test_an_unchanged_value_of_an_absent_row_halts(open_pipe: Open, sink: ClickHouseSink) -> None:
     unchanged = records_of("postgres-schema", "toasted")[1]
     with pytest.raises(DefiniteError, match="no row to take it from: id=1"):
         open_pipe().run([unchanged])
@@ -231,13 +231,13 @@ def test_one_record_that_is_none_is_skipped(open_pipe: Open, sink: ClickHouseSin
 
 def _retyped(record: KafkaRecord, column: str, kind: str) -> KafkaRecord:
     """The same event, of a table in which a column has another type."""
-    told = json.loads(record.value or b"")
+    document = json.loads(record.value or b"")
     for side in ("before", "after"):
-        row = next(one for one in told["schema"]["fields"] if one["field"] == side)
+        row = next(one for one in document["schema"]["fields"] if one["field"] == side)
         next(one for one in row["fields"] if one["field"] == column)["type"] = kind
-        if told["payload"][side] is not None:
-            told["payload"][side][column] = "1"
-    return replace(record, offset=record.offset + 50, value=json.dumps(told).encode())
+        if document["payload"][side] is not None:
+            document["payload"][side][column] = "1"
+    return replace(record, offset=record.offset + 50, value=json.dumps(document).encode())
 
 
 def test_a_change_that_rows_cannot_follow_halts(open_pipe: Open) -> None:

@@ -25,9 +25,8 @@ from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.type_lookup import TypeLookup, read_topic
 from headrace.settings.settings_file import parse_settings
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.debezium.events.options import DebeziumOptions, SecondSnapshot, UnavailablePolicy, VersionSource
+from headrace.sources.debezium.events.options import DebeziumOptions, SecondSnapshot, TableNaming, UnavailablePolicy, VersionSource
 from headrace.sources.debezium.events.records import DetectedSchema
-from headrace.sources.debezium.events.topic_tables import TableNaming
 from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.verify.watched_pipe import KnownPipe, find_watermark, known_pipe
 from testkit.pipelines.topic_pipe import LocalTopicPipe
@@ -47,7 +46,7 @@ def open_pipe(sink: ClickHouseSink, tmp_path: Path) -> Open:
     return opened
 
 
-def told(
+def event(
     row: dict[str, Any] | None, offset: int, place: str = "bin.000007:100", *, op: str = "c", topic: str = "srv.shop.goods", **more: Any
 ) -> KafkaRecord:
     """A record of a MySQL connector, without a schema."""
@@ -66,7 +65,7 @@ def flat(row: dict[str, Any] | None, key: int, offset: int) -> KafkaRecord:
 def test_a_log_that_restarted_within_the_first_batch_is_read_once_the_epoch_is_raised(open_pipe: Open) -> None:
     """Twice: each higher epoch is for one new log."""
     logs = [("bin.000030:9", "a"), ("other.000001:9", "b"), ("third.000001:9", "c")]
-    batch = [told({"id": 1, "name": name}, offset, place) for offset, (place, name) in enumerate(logs)]
+    batch = [event({"id": 1, "name": name}, offset, place) for offset, (place, name) in enumerate(logs)]
     for epoch in (0, 1):
         with pytest.raises(DefiniteError, match="are now called"):
             open_pipe(DebeziumOptions(epoch=epoch)).run(batch)
@@ -78,10 +77,10 @@ def test_a_log_that_restarted_within_the_first_batch_is_read_once_the_epoch_is_r
 @pytest.mark.parametrize("place", ["bin.000001:200", "bin.000009:200"])
 def test_a_raised_epoch_counts_where_the_log_goes_back_a_little(open_pipe: Open, place: str) -> None:
     """Only the user can distinguish it from a restarted connector."""
-    open_pipe().run([told({"id": 1, "name": "old"}, 0, "bin.000009:500")])
+    open_pipe().run([event({"id": 1, "name": "old"}, 0, "bin.000009:500")])
     pipe = open_pipe(DebeziumOptions(epoch=1))
-    pipe.run([told({"id": 1, "name": "last of the old log"}, 1, "bin.000009:900"), told({"id": 1, "name": "new"}, 2, place)])
-    pipe.run([told({"id": 1, "name": "newer"}, 3, "bin.000009:300")])
+    pipe.run([event({"id": 1, "name": "last of the old log"}, 1, "bin.000009:900"), event({"id": 1, "name": "new"}, 2, place)])
+    pipe.run([event({"id": 1, "name": "newer"}, 3, "bin.000009:300")])
     assert pipe.rows("shop.goods", "id, name") == [[1, "newer"]]
 
 
@@ -98,25 +97,25 @@ def test_an_emptied_table_of_several_topics_halts(open_pipe: Open) -> None:
     choices = DebeziumOptions(topics=(("eu.shop.goods", "shop.goods"), ("us.shop.goods", "shop.goods")))
     pipe = open_pipe(choices)
     pipe.run(
-        [told({"id": 1, "name": "eu"}, 0, "bin.000090:9", topic="eu.shop.goods"), told({"id": 2, "name": "us"}, 0, topic="us.shop.goods")]
+        [event({"id": 1, "name": "eu"}, 0, "bin.000090:9", topic="eu.shop.goods"), event({"id": 2, "name": "us"}, 0, topic="us.shop.goods")]
     )
     with pytest.raises(DefiniteError, match="several topics"):
-        pipe.run([told(None, 1, "bin.000091:9", op="t", topic="eu.shop.goods")])
+        pipe.run([event(None, 1, "bin.000091:9", op="t", topic="eu.shop.goods")])
     assert pipe.rows("shop.goods", "id, name", "id") == [[1, "eu"], [2, "us"]]
 
 
 def test_an_emptied_table_that_events_of_several_topics_name_halts(open_pipe: Open) -> None:
-    """Whatever the topics are called."""
+    """For any names of topics."""
     pipe = open_pipe(DebeziumOptions(naming=TableNaming.SOURCE))
-    pipe.run([told({"id": 1, "name": "eu"}, 0, "bin.000090:9", topic="eu"), told({"id": 2, "name": "us"}, 0, topic="us.other.name")])
+    pipe.run([event({"id": 1, "name": "eu"}, 0, "bin.000090:9", topic="eu"), event({"id": 2, "name": "us"}, 0, topic="us.other.name")])
     with pytest.raises(DefiniteError, match=r"several topics \(eu, us\.other\.name\)"):
-        pipe.run([told({"id": 0}, 1, "bin.000091:9", op="t", topic="eu")])
+        pipe.run([event({"id": 0}, 1, "bin.000091:9", op="t", topic="eu")])
     assert pipe.rows("shop.goods", "id, name", "id") == [[1, "eu"], [2, "us"]]
 
 
 def copied(name: str, offset: int, place: str, mark: str = "", partition: int = 0) -> KafkaRecord:
     """A row of a table without a key: from a snapshot, with its marker, or inserted."""
-    record = told({"id": 0, "name": name}, offset, place, op="r" if mark else "c", partition=partition)
+    record = event({"id": 0, "name": name}, offset, place, op="r" if mark else "c", partition=partition)
     value = json.loads(record.value or b"")
     value["source"]["snapshot"] = mark or "false"
     return replace(record, key=None, value=json.dumps(value).encode())
@@ -220,7 +219,7 @@ def test_a_wrong_password_is_not_taken_for_a_broker_that_is_away(fresh_broker: C
 
 def test_a_comparison_does_not_wait_for_offsets_of_topics(open_pipe: Open, sink: ClickHouseSink, tmp_path: Path) -> None:
     """`headrace verify` with the --state or the --pipe of a pipe from topics: its position is not one of the source's log."""
-    open_pipe().run([told({"id": 1, "name": "a"}, 0)])
+    open_pipe().run([event({"id": 1, "name": "a"}, 0)])
     name, address = f"state_{sink.target.database}", parse_mysql_url("mysql://reader@127.0.0.1:3306/shop")
     assert find_watermark(sink, address, "", known_pipe(str(tmp_path / name)), 1.0) is None
     assert find_watermark(sink, address, name, KnownPipe(), 1.0) is None
@@ -247,7 +246,7 @@ def described(
         "fields": [*sides, source, {**texts[0], "field": "op"}],
     }
     key = {"schema": {"type": "struct", "optional": False, "fields": [whole]}, "payload": {"id": row["id"]}}
-    payload = json.loads(told(row, 0, f"bin.000007:{pos}").value or b"")
+    payload = json.loads(event(row, 0, f"bin.000007:{pos}").value or b"")
     payload["source"]["ts_us"] = pos
     if connector == "postgresql":
         payload["source"] = {"connector": connector, "db": "any", "schema": "shop", "table": "goods", "lsn": pos, "ts_us": pos}
@@ -270,7 +269,7 @@ def _numbers(*names: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("cuts", [[3], [1, 1, 1], [1, 2], [2, 1]])
 @pytest.mark.parametrize("apart", [(), (1,), (2,), (1, 2)])
 def test_rows_from_before_a_column_hold_its_first_default(open_pipe: Open, cuts: list[int], apart: tuple[int, ...]) -> None:
-    """With any batches and partitions, and whatever happened to the column later."""
+    """With any batches and partitions, and any later change of the column."""
     kinds = [None, {"type": "int32", "optional": False, "default": 5}, {"type": "int64", "optional": True}]
     rows: list[dict[str, Any]] = [{"id": 1}, {"id": 2, "b": 6}, {"id": 3, "b": None}]
     # The newest event is in the partition that is read first.
@@ -319,19 +318,19 @@ def test_transforms_of_events(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) 
     pipe = open_pipe(settings=settings)
     excluded: Counter[str] = Counter()
     monkeypatch.setattr(pipe.batches.context.view, "filtered", excluded.update)
-    first = [told(row(1, "ann", 50), 0, "b.1:10"), told(row(2, "bob", 5), 1, "b.1:20"), told(row(3, "cy", 500), 2, "b.1:30")]
+    first = [event(row(1, "ann", 50), 0, "b.1:10"), event(row(2, "bob", 5), 1, "b.1:20"), event(row(3, "cy", 500), 2, "b.1:30")]
     pipe.run(first)
     shown = "id, name, cost, big, word"
     assert pipe.rows("shop.goods", shown, "cost") == [[hashed(1), "a**", 50, 0, "ANN"], [hashed(3), "c*", 500, 1, "CY"]]
     second = [
-        told(row(1, "ann", 7), 3, "b.1:40", op="u"),
-        told(row(2, "bob", 70), 4, "b.1:50", op="u"),
-        told(row(3, "cyd", 900), 5, "b.1:60", op="u"),
-        told(row(4, None, 11), 6, "b.1:70"),
-        told(row(5, None, 1), 7, "b.1:80"),
+        event(row(1, "ann", 7), 3, "b.1:40", op="u"),
+        event(row(2, "bob", 70), 4, "b.1:50", op="u"),
+        event(row(3, "cyd", 900), 5, "b.1:60", op="u"),
+        event(row(4, None, 11), 6, "b.1:70"),
+        event(row(5, None, 1), 7, "b.1:80"),
         # A deletion may have only the key.
-        told(row(4, None, None), 8, "b.1:90", op="d"),
-        told(row(5, None, None), 9, "b.1:95", op="d"),
+        event(row(4, None, None), 8, "b.1:90", op="d"),
+        event(row(5, None, None), 9, "b.1:95", op="d"),
     ]
     expected = [[hashed(2), "b**", 70, 0, "BOB"], [hashed(3), "c**", 900, 1, "CYD"]]
     assert excluded == {"shop.goods": 1}
@@ -342,11 +341,11 @@ def test_transforms_of_events(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) 
     again.run(second)
     assert again.rows("shop.goods", shown, "cost") == expected
     # A new column is accepted; a value that a hash or a filter needs must not be missing.
-    again.run([told({**row(6, "fy", 60), "note": "new"}, 10, "b.1:99")])
+    again.run([event({**row(6, "fy", 60), "note": "new"}, 10, "b.1:99")])
     assert [hashed(6), "new"] in again.rows("shop.goods", "id, note")
     placeholder = "__debezium_unavailable_value"
     with pytest.raises(DefiniteError, match="leaves out the value of name, which did not change, and transforms need it"):
-        again.run([told(row(6, placeholder, 61), 11, "b.1:120", op="u")])
+        again.run([event(row(6, placeholder, 61), 11, "b.1:120", op="u")])
     other = parse_settings(text.replace("> 10", "> 20"), "pipe.toml").plain
     with pytest.raises(DefiniteError, match="other transforms") as caught:
         open_pipe(settings=other)._pipe._checked(
@@ -358,5 +357,5 @@ def test_transforms_of_events(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) 
 def test_an_expression_that_fails_at_an_event_names_its_topic(open_pipe: Open) -> None:
     settings = parse_settings("[transforms.\"shop.goods\".computed]\nn = 'CAST(name AS INTEGER)'", "pipe.toml").plain
     with pytest.raises(DefiniteError, match="Could not convert") as caught:
-        open_pipe(settings=settings).run([told({"id": 1, "name": "ann"}, 0, "b.1:10")])
+        open_pipe(settings=settings).run([event({"id": 1, "name": "ann"}, 0, "b.1:10")])
     assert "goods[0]" in caught.value.place

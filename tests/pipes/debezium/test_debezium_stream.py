@@ -24,7 +24,7 @@ from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.debezium import record_windows
+from headrace.sources.debezium import offset_range_reader
 from testkit.pipelines.connector_records import TopicConnector
 from testkit.pipelines.embedded_access import target_of
 from testkit.pipelines.local_runtime import LocalRuntime
@@ -36,7 +36,7 @@ TABLES = ("sbtest1", "uniques", "emptied", "evolving", "late")
 """`test_debezium_pipe` tests the types, without Spark."""
 
 
-class Story:
+class TopicScenario:
     """Topics of a recording in a broker, and a pipe that reads them."""
 
     def __init__(self, broker: PrivateBroker, clickhouse: EmbeddedServer, directory: Path) -> None:
@@ -85,92 +85,94 @@ def _sent(record: KafkaRecord) -> dict[str, Any]:
     return {"key": record.key, "value": record.value, "headers": list(record.headers)}
 
 
-@pytest.mark.slow(because="test_one_kill[DebeziumTopics]; test_what_the_server_showed_is_in_the_sink without Spark")
+@pytest.mark.slow(because="test_one_kill[DebeziumTopics]; test_sink_rows_equal_the_servers_select without Spark")
 def test_debezium_topics_become_tables(fresh_broker: Callable[..., PrivateBroker], clickhouse: EmbeddedServer, tmp_path: Path) -> None:
     """Created and altered tables, changed keys, new topics, an invalid record, a restarted broker, a killed pipe."""
-    story = Story(fresh_broker(), clickhouse, tmp_path)
+    scenario = TopicScenario(fresh_broker(), clickhouse, tmp_path)
     records = [one for one in load_records("mysql-schema") if one.topic.split(".")[-1] in TABLES]
     early, evolving = ("sbtest1",), [one for one in records if one.topic.endswith(".evolving")]
-    story.send([one for one in records if one.topic.split(".")[-1] in early] + evolving[:2])
-    run = story.start()
+    scenario.send([one for one in records if one.topic.split(".")[-1] in early] + evolving[:2])
+    run = scenario.start()
     try:
-        run.until(lambda: story.counted("sbtest1") == 6 and story.counted("evolving"))
-        story.broker.kill()
-        story.broker.start()
-        story.send([one for one in records if one.topic.split(".")[-1] not in early and one not in evolving] + evolving[2:])
-        story.broker.produce(evolving[0].topic, [{"key": b"{}", "value": b"no JSON", "headers": [("h", b"1")]}])
-        run.until(lambda: story.counted("evolving") == 4 and story.counted("late") and story.noted() == {one.topic for one in records})
+        run.until(lambda: scenario.counted("sbtest1") == 6 and scenario.counted("evolving"))
+        scenario.broker.kill()
+        scenario.broker.start()
+        scenario.send([one for one in records if one.topic.split(".")[-1] not in early and one not in evolving] + evolving[2:])
+        scenario.broker.produce(evolving[0].topic, [{"key": b"{}", "value": b"no JSON", "headers": [("h", b"1")]}])
+        run.until(
+            lambda: scenario.counted("evolving") == 4 and scenario.counted("late") and scenario.noted() == {one.topic for one in records}
+        )
     finally:
         run.kill()
-    ended = story.start("--once").wait()
+    ended = scenario.start("--once").wait()
     assert ended.code == 0, ended.output
     truth = load_truth("mysql")
     whole = [table for table in TABLES if table != "evolving"]
-    assert {table: story.shown(table) for table in whole} == {table: sorted(truth[table].rows, key=repr) for table in whole}
+    assert {table: scenario.shown(table) for table in whole} == {table: sorted(truth[table].rows, key=repr) for table in whole}
     # No event has the values of unchanged rows in a renamed column.
     rows = sorted((int(str(row[0])), None if row[2] is None else int(str(row[2]))) for row in truth["evolving"].rows)
-    assert story.query("SELECT id, b FROM $.evolving FINAL ORDER BY id") == [list(row) for row in rows]
-    letters = story.query(f"SELECT table, state, row FROM headrace.errors FINAL WHERE pipe = '{story.pipe}'")
+    assert scenario.query("SELECT id, b FROM $.evolving FINAL ORDER BY id") == [list(row) for row in rows]
+    letters = scenario.query(f"SELECT table, state, row FROM headrace.errors FINAL WHERE pipe = '{scenario.pipe}'")
     assert [tuple(letter[:2]) for letter in letters] == [(evolving[0].topic, "unreadable")]
     assert json.loads(letters[0][2]) == {"key": "{}", "value": "no JSON", "headers": [["h", "1"]]}
-    kinds = [kind for (kind,) in story.query(f"SELECT kind FROM headrace.schema_changes WHERE pipe = '{story.pipe}'")]
+    kinds = [kind for (kind,) in scenario.query(f"SELECT kind FROM headrace.schema_changes WHERE pipe = '{scenario.pipe}'")]
     assert kinds.count("create_table") == len(TABLES)
     assert any("column" in kind for kind in kinds)
-    told = story.query(f"SELECT total_rows, position FROM headrace.positions FINAL WHERE pipe = '{story.pipe}'")
-    assert "schema.shop.sbtest1[0]@" in told[0][1]
+    progress = scenario.query(f"SELECT total_rows, position FROM headrace.positions FINAL WHERE pipe = '{scenario.pipe}'")
+    assert "schema.shop.sbtest1[0]@" in progress[0][1]
 
-    again = story.start("--once").wait()
+    again = scenario.start("--once").wait()
     assert again.code == 0
     assert "nothing new" in again.output
-    assert story.query(f"SELECT total_rows, position FROM headrace.positions FINAL WHERE pipe = '{story.pipe}'") == told
+    assert scenario.query(f"SELECT total_rows, position FROM headrace.positions FINAL WHERE pipe = '{scenario.pipe}'") == progress
 
 
 def test_topics_are_read_on_any_runtime(broker: PrivateBroker, clickhouse: EmbeddedServer, tmp_path: Path) -> None:
-    story = Story(broker, clickhouse, tmp_path)
-    story.send(
-        [replace(one, topic=f"{story.database}.shop.sbtest1") for one in load_records("mysql-schema") if one.topic.endswith(".sbtest1")]
+    scenario = TopicScenario(broker, clickhouse, tmp_path)
+    scenario.send(
+        [replace(one, topic=f"{scenario.database}.shop.sbtest1") for one in load_records("mysql-schema") if one.topic.endswith(".sbtest1")]
     )
-    settings = PipeSettings(Selection(("*.*",)), tmp_path / "state", once=True, name=story.pipe)
-    topics, address = TopicSettings(f"{story.database}\\..*"), parse_kafka_url(broker.url())
+    settings = PipeSettings(Selection(("*.*",)), tmp_path / "state", once=True, name=scenario.pipe)
+    topics, address = TopicSettings(f"{scenario.database}\\..*"), parse_kafka_url(broker.url())
     for _ in range(2):
-        DebeziumPipe(address, topics, story.sink, story.url, settings, LogView(), LocalRuntime()).run()
-        assert story.shown("sbtest1") == sorted(load_truth("mysql")["sbtest1"].rows, key=repr)
+        DebeziumPipe(address, topics, scenario.sink, scenario.url, settings, LogView(), LocalRuntime()).run()
+        assert scenario.shown("sbtest1") == sorted(load_truth("mysql")["sbtest1"].rows, key=repr)
 
 
 def test_a_batch_of_a_history_that_is_read_again_is_stored_once(
     broker: PrivateBroker, clickhouse: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process ends between the write and the commit of each of two batches."""
-    story = Story(broker, clickhouse, tmp_path)
+    scenario = TopicScenario(broker, clickhouse, tmp_path)
     records = [
-        replace(one, topic=f"{story.database}.shop.sbtest1") for one in load_records("mysql-schema") if one.topic.endswith(".sbtest1")
+        replace(one, topic=f"{scenario.database}.shop.sbtest1") for one in load_records("mysql-schema") if one.topic.endswith(".sbtest1")
     ]
     events = sum(one.value is not None for one in records)
-    sink = replace(story.sink, options=ClickHouseOptions((("engine", "history"),)))
-    settings = PipeSettings(Selection(("*.*",)), tmp_path / "state", once=True, name=story.pipe)
-    topics, address = TopicSettings(f"{story.database}\\..*"), parse_kafka_url(broker.url())
+    sink = replace(scenario.sink, options=ClickHouseOptions((("engine", "history"),)))
+    settings = PipeSettings(Selection(("*.*",)), tmp_path / "state", once=True, name=scenario.pipe)
+    topics, address = TopicSettings(f"{scenario.database}\\..*"), parse_kafka_url(broker.url())
 
     def crash(*_: Any) -> None:
         raise DefiniteError("crashed before the commit")
 
     stored: list[int] = []
     for part in (records[: len(records) // 2], records[len(records) // 2 :]):
-        story.send(part)
-        crashing = DebeziumPipe(address, topics, sink, story.url, settings, LogView(), LocalRuntime())
+        scenario.send(part)
+        crashing = DebeziumPipe(address, topics, sink, scenario.url, settings, LogView(), LocalRuntime())
         with monkeypatch.context() as patch:
             patch.setattr(ProgressReporter, "batch_written", crash)
             with pytest.raises(DefiniteError, match="crashed before the commit"):
                 crashing.run()
-        stored.append(story.counted("sbtest1"))
-        DebeziumPipe(address, topics, sink, story.url, settings, LogView(), LocalRuntime()).run()
-        assert story.counted("sbtest1") == stored[-1] > 0
+        stored.append(scenario.counted("sbtest1"))
+        DebeziumPipe(address, topics, sink, scenario.url, settings, LogView(), LocalRuntime()).run()
+        assert scenario.counted("sbtest1") == stored[-1] > 0
     assert stored[-1] == events
-    assert story.query("SELECT count() FROM (SELECT DISTINCT id, _version, _operation FROM $.sbtest1)") == [[events]]
+    assert scenario.query("SELECT count() FROM (SELECT DISTINCT id, _version, _operation FROM $.sbtest1)") == [[events]]
 
 
-def _sums(story: Story) -> tuple[int, int]:
+def _sums(scenario: TopicScenario) -> tuple[int, int]:
     """Return the number of images of a table that counts rows, and the sum of their signs."""
-    [[images, signs]] = story.query("SELECT count(), sum(_sign) FROM $.goods")
+    [[images, signs]] = scenario.query("SELECT count(), sum(_sign) FROM $.goods")
     return int(images), int(signs)
 
 
@@ -179,21 +181,21 @@ def test_engines_that_count_rows_get_every_change_once(
     broker: PrivateBroker, clickhouse: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, partitions: int
 ) -> None:
     """The process ends between the write and the commit of each batch; the connector restarts and sends its last events again."""
-    story = Story(broker, clickhouse, tmp_path)
-    connector = TopicConnector(topic=f"{story.database}.shop.goods", partitions=partitions)
+    scenario = TopicScenario(broker, clickhouse, tmp_path)
+    connector = TopicConnector(topic=f"{scenario.database}.shop.goods", partitions=partitions)
     broker.create_topic(connector.topic, partitions=partitions)
     unmerged = (("max_bytes_to_merge_at_max_space_in_pool", "1"), ("max_bytes_to_merge_at_min_space_in_pool", "1"))
-    sink = replace(story.sink, options=ClickHouseOptions((("engine", engine), ("settings", unmerged))))
-    settings = PipeSettings(Selection(("*.*",)), tmp_path / "state", once=True, name=story.pipe)
-    topics, address = TopicSettings(f"{story.database}\\..*"), parse_kafka_url(broker.url())
+    sink = replace(scenario.sink, options=ClickHouseOptions((("engine", engine), ("settings", unmerged))))
+    settings = PipeSettings(Selection(("*.*",)), tmp_path / "state", once=True, name=scenario.pipe)
+    topics, address = TopicSettings(f"{scenario.database}\\..*"), parse_kafka_url(broker.url())
     # Windows end in the middle of what the connector sends again.
-    monkeypatch.setattr(record_windows, "WINDOW_ROWS", 2)
+    monkeypatch.setattr(offset_range_reader, "WINDOW_ROWS", 2)
 
     def crash(*_: Any) -> None:
         raise DefiniteError("crashed before the commit")
 
     def run() -> None:
-        DebeziumPipe(address, topics, sink, story.url, settings, LogView(), LocalRuntime()).run()
+        DebeziumPipe(address, topics, sink, scenario.url, settings, LogView(), LocalRuntime()).run()
 
     sent: list[KafkaRecord] = []
     for make in (
@@ -210,24 +212,24 @@ def test_engines_that_count_rows_get_every_change_once(
             with pytest.raises(DefiniteError, match="crashed before the commit"):
                 run()
         run()
-        assert _sums(story) == (connector.images, len(connector.rows))
-        rows = story.query("SELECT id, name, sum(_sign) AS times FROM $.goods GROUP BY id, name HAVING times != 0 ORDER BY id")
+        assert _sums(scenario) == (connector.images, len(connector.rows))
+        rows = scenario.query("SELECT id, name, sum(_sign) AS times FROM $.goods GROUP BY id, name HAVING times != 0 ORDER BY id")
         assert rows == [[row["id"], row["name"], 1] for _, row in sorted(connector.rows.items())]
 
 
 def test_a_state_that_is_older_than_a_table_that_counts_rows_is_refused(
     broker: PrivateBroker, clickhouse: EmbeddedServer, tmp_path: Path
 ) -> None:
-    story = Story(broker, clickhouse, tmp_path)
-    connector = TopicConnector(topic=f"{story.database}.shop.goods")
+    scenario = TopicScenario(broker, clickhouse, tmp_path)
+    connector = TopicConnector(topic=f"{scenario.database}.shop.goods")
     broker.create_topic(connector.topic, partitions=1)
-    sink = replace(story.sink, options=ClickHouseOptions((("engine", "collapsing"),)))
-    settings = PipeSettings(Selection(("*.*",)), tmp_path / "state", once=True, name=story.pipe)
-    topics, address = TopicSettings(f"{story.database}\\..*"), parse_kafka_url(broker.url())
+    sink = replace(scenario.sink, options=ClickHouseOptions((("engine", "collapsing"),)))
+    settings = PipeSettings(Selection(("*.*",)), tmp_path / "state", once=True, name=scenario.pipe)
+    topics, address = TopicSettings(f"{scenario.database}\\..*"), parse_kafka_url(broker.url())
 
     def run(records: list[KafkaRecord]) -> None:
         broker.produce(connector.topic, [{**_sent(one), "partition": one.partition} for one in records])
-        DebeziumPipe(address, topics, sink, story.url, settings, LogView(), LocalRuntime()).run()
+        DebeziumPipe(address, topics, sink, scenario.url, settings, LogView(), LocalRuntime()).run()
 
     run(connector.snapshot([{"id": 1, "name": "a"}]))
     shutil.copytree(tmp_path / "state", tmp_path / "old")
@@ -236,12 +238,12 @@ def test_a_state_that_is_older_than_a_table_that_counts_rows_is_refused(
     (tmp_path / "old").rename(tmp_path / "state")
     with pytest.raises(DefiniteError, match=r"the state is older than the sink, .* would count twice in shop\.goods") as refused:
         run([])
-    assert _sums(story) == (connector.images, len(connector.rows))
+    assert _sums(scenario) == (connector.images, len(connector.rows))
     assert "restore a newer copy of the state directory" in refused.value.hint
     shutil.rmtree(tmp_path / "state")
     (tmp_path / "newer").rename(tmp_path / "state")
     run(connector.insert(id=3, name="c"))
-    assert _sums(story) == (connector.images, len(connector.rows))
+    assert _sums(scenario) == (connector.images, len(connector.rows))
 
 
 def test_topics_that_kafka_compacts(broker: PrivateBroker) -> None:
@@ -254,42 +256,42 @@ def test_topics_that_kafka_compacts(broker: PrivateBroker) -> None:
 def test_a_killed_pipe_to_an_engine_that_counts_rows(
     fresh_broker: Callable[..., PrivateBroker], clickhouse: EmbeddedServer, tmp_path: Path
 ) -> None:
-    story = Story(fresh_broker(), clickhouse, tmp_path)
+    scenario = TopicScenario(fresh_broker(), clickhouse, tmp_path)
     connector = TopicConnector(topic="schema.shop.goods", partitions=2)
-    story.broker.create_topic(connector.topic, partitions=2)
+    scenario.broker.create_topic(connector.topic, partitions=2)
     records = connector.snapshot([{"id": number, "name": f"row {number}"} for number in range(20)])
     for number in range(20):
         records += connector.update(number, name=f"changed {number}")
     records += connector.resend(records[-15:])
-    story.broker.produce(connector.topic, [{**_sent(one), "partition": one.partition} for one in records])
+    scenario.broker.produce(connector.topic, [{**_sent(one), "partition": one.partition} for one in records])
     chosen = ("--engine", "versioned", "--max-offsets", "6")
     for _ in range(2):
-        run = story.start(*chosen)
+        run = scenario.start(*chosen)
         try:
-            run.until(lambda: story.counted("goods") > 0)
-            written = story.query("SELECT max(_version) FROM $.goods")
-            run.until(lambda written=written: story.query("SELECT max(_version) FROM $.goods") > written)  # type: ignore[misc]
+            run.until(lambda: scenario.counted("goods") > 0)
+            written = scenario.query("SELECT max(_version) FROM $.goods")
+            run.until(lambda written=written: scenario.query("SELECT max(_version) FROM $.goods") > written)  # type: ignore[misc]
         finally:
             run.kill()
-    ended = story.start(*chosen, "--once").wait()
+    ended = scenario.start(*chosen, "--once").wait()
     assert ended.code == 0, ended.output
-    [[signs, live]] = story.query("SELECT sum(_sign), sum(_sign * (name LIKE 'changed %')) FROM $.goods")
+    [[signs, live]] = scenario.query("SELECT sum(_sign), sum(_sign * (name LIKE 'changed %')) FROM $.goods")
     assert (signs, live) == (len(connector.rows), len(connector.rows))
-    assert story.query("SELECT count() FROM $.goods FINAL WHERE _sign = -1") == [[0]]
+    assert scenario.query("SELECT count() FROM $.goods FINAL WHERE _sign = -1") == [[0]]
 
 
 @pytest.mark.slow(because="test_a_batch_of_a_history_that_is_read_again_is_stored_once, without Spark")
 def test_a_killed_pipe_to_a_history(fresh_broker: Callable[..., PrivateBroker], clickhouse: EmbeddedServer, tmp_path: Path) -> None:
-    story = Story(fresh_broker(), clickhouse, tmp_path)
+    scenario = TopicScenario(fresh_broker(), clickhouse, tmp_path)
     records = [one for one in load_records("mysql-schema") if one.topic.endswith(".sbtest1")]
     events = sum(one.value is not None for one in records)
-    story.send(records)
-    run = story.start("--engine", "history", "--max-offsets", "3")
+    scenario.send(records)
+    run = scenario.start("--engine", "history", "--max-offsets", "3")
     try:
-        run.until(lambda: story.counted("sbtest1") > 0)
+        run.until(lambda: scenario.counted("sbtest1") > 0)
     finally:
         run.kill()
-    ended = story.start("--engine", "history", "--max-offsets", "3", "--once").wait()
+    ended = scenario.start("--engine", "history", "--max-offsets", "3", "--once").wait()
     assert ended.code == 0, ended.output
-    assert story.counted("sbtest1") == events
-    assert story.query("SELECT count() FROM (SELECT DISTINCT id, _version, _operation FROM $.sbtest1)") == [[events]]
+    assert scenario.counted("sbtest1") == events
+    assert scenario.query("SELECT count() FROM (SELECT DISTINCT id, _version, _operation FROM $.sbtest1)") == [[events]]

@@ -134,15 +134,15 @@ def test_where_nothing_is_known_one_warning_names_the_columns_and_the_remedies(
     assert caplog.text.count(DOUBT) == 1
 
 
-def test_integers_of_postgresql_are_signed_whatever_the_target_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_integers_of_postgresql_are_signed_for_any_target(caplog: pytest.LogCaptureFixture) -> None:
     name = TableName("public", "t")
-    told = TableSchema(name, (Column("n", Kind.INT64, False, source_type="int64"),), ("n",))
+    detected = TableSchema(name, (Column("n", Kind.INT64, False, source_type="int64"),), ("n",))
     unsigned = TableSchema(name, (Column("n", Kind.UINT64, False, source_type="UInt64"),), ("n",))
     descriptions = TypeLookup(lambda _: {name: unsigned})
-    of_postgres = DetectedSchema(told, "srv.public.t", 0, 0, unsigned=False)
+    of_postgres = DetectedSchema(detected, "srv.public.t", 0, 0, unsigned=False)
     assert descriptions.refine([of_postgres]) == [of_postgres]
     assert not caplog.records
-    [of_mysql] = descriptions.refine([DetectedSchema(told, "srv.public.t", 0, 0)])
+    [of_mysql] = descriptions.refine([DetectedSchema(detected, "srv.public.t", 0, 0)])
     assert of_mysql.schema == unsigned
 
 

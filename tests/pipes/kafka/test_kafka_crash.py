@@ -1,6 +1,6 @@
 """`headrace replicate` into Kafka as a process: all processes and the broker are killed, and no change is lost.
 
-The workload never pauses. At the end readers of the topics (`testkit.oracles.folding`) have the rows of the source's SELECT.
+The workload never pauses. At the end readers of the topics (`testkit.oracles.topic_rows`) have the rows of the source's SELECT.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.model.version import pack_version
 from testkit.generators.workload import TABLES, Workload
 from testkit.oracles.both_ends import source_rows
-from testkit.oracles.folding import as_rows, assert_ordered, fold, newest_version, read_sent, repeats
+from testkit.oracles.topic_rows import as_rows, assert_ordered, fold, newest_version, read_sent, repeats
 from testkit.pipelines.pipeline import Pipeline, command_lines, run_command
 from testkit.servers.accounts import Account
 from testkit.servers.broker import PrivateBroker
@@ -83,8 +83,8 @@ def test_killed_with_the_broker(
             assert as_rows(fold(messages, by_position=by_position).values(), COLUMNS[table], plain) == expected, (table, by_position)
         total += len(messages)
     assert again > 0
-    told = json.loads((tmp_path / "state" / "progress.json").read_text())
-    assert told["total_rows"] > 0
+    progress = json.loads((tmp_path / "state" / "progress.json").read_text())
+    assert progress["total_rows"] > 0
     assert "hush-hush" not in "".join(path.read_text(errors="replace") for path in (tmp_path / "state").glob("*.json*")) + done.output
     refused = run_command("verify", replica_account.url(database), broker.url())
     assert (refused.code, "Kafka holds messages" in refused.output) == (2, True), refused.output

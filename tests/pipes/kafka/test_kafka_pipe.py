@@ -1,7 +1,6 @@
 """A pipe into a real broker, without Spark: after interruptions, repeated writes and alterations readers end with the source's rows.
 
-The tests imitate two kinds of readers: one drops messages that are not newer than its row, the other takes all in order. The references are
-fastavro, confluent-kafka's consumer, and the source's SELECT (`testkit.oracles.folding`).
+One reader drops messages that are not newer than its row, another takes all in order; the source's SELECT is the reference.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.mysql.binlog_files_pipe import BinlogFilesPipe
 from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.pipes.mysql.snapshot_runner import SnapshotRunner
-from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import request_resync
+from headrace.pipes.state.stored_progress import FileProgressStore
 from headrace.settings.pipe_keys import SnapshotMode
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import SchemaPolicy
-from headrace.sinks.kafka.messages.options import Incompatible, KafkaOptions, MessageFormat, Truncates
-from headrace.sinks.kafka.messages.writer import KafkaWriter
+from headrace.sinks.kafka.delivery import KafkaWriter
+from headrace.sinks.kafka.options import Incompatible, KafkaOptions, MessageFormat, Truncates
 from headrace.sinks.kafka.sink import KafkaSink
 from headrace.sources.debezium.reader import DebeziumReader
 from headrace.sources.mysql.rows import row_decoder
@@ -46,7 +45,7 @@ from headrace.sources.mysql.snapshot.table_scan import scan_table
 from testkit.generators.workload import TABLES, Workload, run_transaction
 from testkit.oracles.binlogs import Logbook, open_logbook
 from testkit.oracles.both_ends import source_rows
-from testkit.oracles.folding import Sent, as_rows, assert_ordered, fold, read_sent, repeats
+from testkit.oracles.topic_rows import Sent, as_rows, assert_ordered, fold, read_sent, repeats
 from testkit.oracles.topics import read_topic
 from testkit.pipelines.local_pipeline import Killed, without_spark
 from testkit.recordings.debezium_recordings import KafkaRecord, as_batches, load_records
@@ -205,13 +204,15 @@ def test_killed_at_any_block(runs: Runs, server: PrivateServer, database: str, m
     assert again > 0
     assert len({one.partition for one in runs.sent("accounts")}) == 3
     assert {one.kind for one in runs.sent("accounts")} == {"insert", "update", "delete"}
-    told = json.loads((runs.state / "progress.json").read_text())
-    assert told["position"]
-    assert told["incomplete"] == []
+    stored = json.loads((runs.state / "progress.json").read_text())
+    assert stored["position"]
+    assert stored["incomplete"] == []
 
 
 @pytest.mark.slow("mysql", because="the test itself on MariaDB; test_debezium_s_events[mysql], test_one_kill[MySqlToDebeziumJson]")
-def test_what_an_interrupted_snapshot_left(runs: Runs, server: PrivateServer, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_an_interrupted_snapshot_are_deleted(
+    runs: Runs, server: PrivateServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows of an interrupted snapshot stay in the topic: rows deleted since then need a deletion, though the next attempt does not see
     them."""
     Workload(server, database, 2).prepare()
@@ -259,13 +260,13 @@ def test_a_table_gets_another_name_before_its_rows_are_read(runs: Runs, monkeypa
 def _owed(monkeypatch: pytest.MonkeyPatch, state: Path) -> list[tuple[int, tuple[str, ...]]]:
     """Return the number of pending resync requests, and the incomplete tables, for each progress report."""
     found: list[tuple[int, tuple[str, ...]]] = []
-    real = FileProgressStore.tell
+    real = FileProgressStore.report
 
-    def tell(books: FileProgressStore, progress: Any) -> None:
+    def report(progress_store: FileProgressStore, progress: Any) -> None:
         found.append((len(list((state / "requests").glob("*.json"))), progress.incomplete))
-        real(books, progress)
+        real(progress_store, progress)
 
-    monkeypatch.setattr(FileProgressStore, "tell", tell)
+    monkeypatch.setattr(FileProgressStore, "report", report)
     return found
 
 
@@ -424,7 +425,7 @@ def test_debezium_s_events(runs: Runs, database: str, monkeypatch: pytest.Monkey
         rows[one.key] = event["after"]
     left = sorted((row["id"], row["v"], row.get("w")) for row in rows.values() if row is not None)
     assert left == [(1, "x", None), (4, "d", 5), (30, "c", None)]
-    # Messages before the kill came again.
+    # The pipe sent messages from before the kill again.
     assert kinds == {"r": 3, "c": 3, "u": 2, "d": 4, "tombstone": 4}
 
 
@@ -444,10 +445,10 @@ def test_debezium_s_word_for_an_emptied_table_is_sent_by_choice(runs: Runs, serv
     ours = [one for one in kept if one.value is not None and json.loads(one.value)["payload"]["op"] == "t"]
     assert [one.key for one in ours] == [None]
     connector = next(one for one in load_records(f"{server.flavour}-schema") if one.value is not None and b'"op":"t"' in one.value)
-    told, theirs = json.loads(ours[0].value or b""), json.loads(connector.value or b"")
-    assert told["payload"].keys() == theirs["payload"].keys()
-    assert told["payload"]["source"].keys() == theirs["payload"]["source"].keys()
-    assert (told["payload"]["before"], told["payload"]["after"]) == (None, None)
+    stored, theirs = json.loads(ours[0].value or b""), json.loads(connector.value or b"")
+    assert stored["payload"].keys() == theirs["payload"].keys()
+    assert stored["payload"]["source"].keys() == theirs["payload"]["source"].keys()
+    assert (stored["payload"]["before"], stored["payload"]["after"]) == (None, None)
     records = [KafkaRecord(topic, one.partition, one.offset, 1, one.key, one.value, tuple(one.headers.items())) for one in kept]
     replay = Replay(DebeziumReader())
     replay.feed_all(as_batches(records), random.Random(3))

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.demo.private_server import PrivateServer
 from testkit.generators.workload import KEYS, TABLES, Workload
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.oracles.both_ends import assert_equal, sink_client
 from testkit.pipelines.pipeline import Pipeline, run_command
 from testkit.servers.accounts import create_locking_account

@@ -71,7 +71,9 @@ def opened(book: Logbook, clickhouse: EmbeddedServer, tmp_path: Path) -> DrivenP
 
 
 @pytest.mark.slow("mysql", because="the test itself on MariaDB; test_columns_and_keys[mysql]")
-def test_the_star_follows_the_source(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, pipe: DrivenPipe) -> None:
+def test_the_asterisk_selects_new_source_columns(
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, pipe: DrivenPipe
+) -> None:
     pipe.catch_up()
     check(client, book)
     for statements in STATEMENTS:

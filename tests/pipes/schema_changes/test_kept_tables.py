@@ -92,7 +92,7 @@ def test_a_table_that_is_dropped_while_the_pipe_is_away_and_asked_to_read_it_aga
     assert_same(client, book, ["t"])
 
 
-def test_dropped_and_made_again_and_again(book: Logbook, pipes: Pipes, client: Client) -> None:
+def test_repeated_drop_and_create(book: Logbook, pipes: Pipes, client: Client) -> None:
     pipe = pipes.open()
     pipe.catch_up()
     book.run("DROP TABLE t", "CREATE TABLE t (id INT PRIMARY KEY, v INT, w INT)", "INSERT INTO t VALUES (1, 2, 3)", "DROP TABLE t", OTHER)

@@ -195,7 +195,7 @@ def test_policies(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp
     assert columns_of(client, database, "t") == ["id", "a", "b", "m", "o"]
 
 
-def test_tables_that_were_there(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+def test_existing_tables(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     database = book.database
     client.command(f"CREATE DATABASE `{database}`")
     engine = "ENGINE = ReplacingMergeTree(ver, del) ORDER BY id"

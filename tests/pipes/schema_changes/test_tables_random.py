@@ -62,7 +62,7 @@ def test_tables_that_change_while_they_are_read(
             explorer.run(STEPS)
             assert_same(client, book, sorted(name for (name,) in book.fetch("SHOW TABLES")))
         except BaseException:
-            print("\n".join(explorer.told))
+            print("\n".join(explorer.actions))
             raise
         # Each start of a pipe lists all tables of the server.
         client.command(f"DROP DATABASE IF EXISTS `{database}`")

@@ -14,7 +14,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
-from headrace.pipes.lifecycle.unmatched_tables import check_unmatched
+from headrace.pipes.state.stored_settings import check_unmatched
 from testkit.oracles.binlogs import open_logbook
 from testkit.oracles.both_ends import sink_rows, source_rows
 from testkit.oracles.compared_tables import assert_same

@@ -22,7 +22,7 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sinks.clickhouse.cells.reader import CellReader
-from headrace.sinks.clickhouse.postimages.sink import PostimageSink
+from headrace.sinks.clickhouse.postimages import PostimageSink
 from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.log_rows import LogRow

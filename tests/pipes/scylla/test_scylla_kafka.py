@@ -18,7 +18,7 @@ from headrace.errors import DefiniteError
 from headrace.kafka.mypipe.wire_format import POSITION_HEADER
 from headrace.model.table_selection import Selection
 from headrace.pipes.scylla.tail import Tail
-from headrace.sinks.kafka.messages.options import Cleanup, KafkaOptions, MessageFormat
+from headrace.sinks.kafka.options import Cleanup, KafkaOptions, MessageFormat
 from headrace.sinks.kafka.scylla.log_sink import KafkaLogSink
 from testkit.pipelines.local_pipeline import without_spark
 from testkit.servers.broker import PrivateBroker
@@ -156,7 +156,7 @@ def test_the_log_in_kafka_and_on_the_screen(
     assert [_document(one).get("set") for one in both if one.key() == b'{"pk":1}'][-1] == {"v": "later"}
 
 
-def test_looking_on_while_a_table_is_altered(cql: CqlSession, keyspace: str, cassandra: Server) -> None:
+def test_tail_follows_an_altered_table(cql: CqlSession, keyspace: str, cassandra: Server) -> None:
     cluster = LoggedCluster(cql, keyspace, f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY, v int)")
     stop = threading.Event()
     documents = Tail(cassandra.address(keyspace), cluster.choices, Selection((f"{keyspace}.t",))).documents(stop)

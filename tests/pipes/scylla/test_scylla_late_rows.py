@@ -20,7 +20,7 @@ from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.pipes.scylla.pipe import ScyllaPipe
 from headrace.pipes.scylla.sink_factory import LogTarget, open_log_target
-from headrace.pipes.scylla.snapshot_progress import SnapshotProgress
+from headrace.pipes.scylla.snapshot_runner import SnapshotProgress
 from headrace.pipes.scylla.tail import Tail
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import request_resync
@@ -29,8 +29,8 @@ from headrace.service.status_collector import StatusCollector
 from headrace.settings.pipe_keys import SnapshotMode
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.settings_file import UserSettings
+from headrace.sinks.clickhouse.bookkeeping.dead_letters import ERRORS
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
@@ -38,11 +38,11 @@ from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.verify.result import TableResult, Verdict
 from headrace.verify.scylla.verifier import pipe_position_of, verify_logged
 from headrace.verify.watermark import PipePosition, Watermark
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.oracles.cell_views import selected, shown
 from testkit.oracles.topics import read_topic
 from testkit.pipelines.local_pipeline import without_spark
-from testkit.pipelines.replaying import Replaying
+from testkit.pipelines.log_replay import LogReplay
 from testkit.servers.broker import PrivateBroker
 from testkit.servers.cassandra import GivenCluster, PrivateCassandra
 from testkit.servers.scylla_tables import add_generation, create_tables, make_generation
@@ -134,7 +134,7 @@ def source(cql: CqlSession, keyspace: str, target: ClickHouseTarget, tmp_path: P
     return Source(cql, keyspace, CellSink(ClickHouseSink(target)), tmp_path / "state")
 
 
-def test_reading_from_the_beginning_starts_at_the_first_row_whatever_the_ttl(source: Source) -> None:
+def test_reading_from_the_beginning_starts_at_the_first_row_for_any_ttl(source: Source) -> None:
     """New rows, and rows whose timestamps are older than the log's TTL: all are in the log, and all are read.
 
     The first window holds some of them: the pipe reads them about a second after they are written.
@@ -201,9 +201,9 @@ def test_verify_repairs_what_arrived_too_late(source: Source) -> None:
         pipe = source.pipe(once=True)._settings.pipe_name
 
         def stand() -> PipePosition[int]:
-            told = source.sink.sink.progress_store().progress(pipe)
-            assert told is not None
-            return pipe_position_of(told)
+            stored = source.sink.sink.progress_store().progress(pipe)
+            assert stored is not None
+            return pipe_position_of(stored)
 
         def verify(repair: ScyllaOptions | None) -> TableResult:
             watermark = Watermark(pipe, stand, 30)
@@ -252,7 +252,7 @@ def test_targets_outside_of_clickhouse_get_late_rows_too(
 ) -> None:
     """Rows within the look-back window arrive, once in a topic; those beyond it are counted; also across a restart."""
     if kind == "cql":
-        other = Replaying(source.session, cassandra.url(scheme="cql"), None, f"{source.keyspace}_to")
+        other = LogReplay(source.session, cassandra.url(scheme="cql"), None, f"{source.keyspace}_to")
         address = cassandra.url(other.target, scheme="cql")
     else:
         address = broker.url()

@@ -64,7 +64,7 @@ def state(server: CqlSession, tmp_path: Path) -> Path:
     return found
 
 
-def test_going_on_with_a_state_of_version_0_9(server: CqlSession, sink: CellSink, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_with_a_state_of_version_0_9(server: CqlSession, sink: CellSink, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_spark(monkeypatch)
     client = connect(sink.sink.target).client
 

@@ -36,10 +36,10 @@ from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
 from headrace.sources.scylla.capture.stream_ids import Generations, from_description
+from headrace.sources.scylla.generations import ServerCatalog
 from headrace.sources.scylla.log_tables import check_tables_readable
 from headrace.sources.scylla.position import LogPosition
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
-from headrace.sources.scylla.stream_catalog import ServerCatalog
 from headrace.transforms.options import Transforms
 from testkit.oracles.cell_views import selected, shown
 from testkit.pipelines.local_pipeline import without_spark
@@ -178,7 +178,7 @@ def test_alterations_generations_and_new_tables(source: Source, caplog: pytest.L
     assert source.assert_equal("t", "other") == 7
 
 
-def test_altered_again_and_again_while_it_runs(source: Source) -> None:
+def test_repeated_alterations_of_a_running_pipe(source: Source) -> None:
     ks = source.keyspace
     source.session.execute(f"CREATE TYPE {ks}.ut (f int)")
     captured = source.create("t", "p int, c int, v int, u ut, PRIMARY KEY (p, c)")
@@ -308,7 +308,7 @@ def test_an_empty_keyspace_is_waited_for(source: Source, caplog: pytest.LogCaptu
     source.run()
 
 
-def test_what_a_pipe_says_when_it_cannot_begin(source: Source) -> None:
+def test_errors_at_the_start_of_a_pipe(source: Source) -> None:
     ks = source.keyspace
     source.include = ("nothing",)
     with pytest.raises(DefiniteError, match=f"the source has no table {ks}.nothing"):

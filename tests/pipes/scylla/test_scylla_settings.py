@@ -74,7 +74,7 @@ def test_columns_cannot_be_left_out() -> None:
         check_chosen(settings(Projection(exclude=("ks.t.secret",))), parse_settings("", "f"))
 
 
-def test_what_may_be_chosen() -> None:
+def test_scylla_options() -> None:
     text = '[sink]\ndatabase = "copy"\n[sink.tables."ks.t"]\ntarget = "other"\n[scylla]\nconfidence = 5\nexpired = "skip"\n'
     chosen = parse_settings(text, "f")
     check_chosen(settings(), chosen)

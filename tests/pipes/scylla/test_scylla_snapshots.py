@@ -28,7 +28,7 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.scylla.pipe import ScyllaPipe
 from headrace.pipes.scylla.sink_factory import LogTarget
-from headrace.pipes.scylla.snapshot_progress import FILE, SnapshotProgress
+from headrace.pipes.scylla.snapshot_runner import FILE, SnapshotProgress
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import request_resync
 from headrace.settings.pipe_keys import SnapshotMode
@@ -36,15 +36,15 @@ from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.cells.sink import CellSink, CellWriter
-from headrace.sinks.clickhouse.postimages.sink import PostimageSink
-from headrace.sinks.clickhouse.postimages.writer import PostimageWriter
+from headrace.sinks.clickhouse.postimages import PostimageSink, PostimageWriter
 from headrace.sinks.clickhouse.server.client import connect as sink_connect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
 from headrace.sources.scylla.snapshot.options import ScyllaOptions, StoredForm
 from headrace.sources.scylla.snapshot.reader import ChunkResult
-from headrace.sources.scylla.snapshot.token_ranges import WHOLE
+from headrace.sources.scylla.snapshot.row_recheck import LogStartTimes
+from headrace.sources.scylla.snapshot.token_ranges import GREATEST, LEAST, WHOLE, TokenRange
 from headrace.verify.row_compare import Difference, compare
 from headrace.verify.scylla.verifier import LoggedRows, canonical_schema
 from testkit.generators.cql_changes import Changes
@@ -53,6 +53,39 @@ from testkit.pipelines.local_pipeline import without_spark
 from testkit.pipelines.pipeline import Pipeline
 from testkit.servers.cassandra import PrivateCassandra
 from testkit.servers.scylla_tables import add_generation, create_tables, make_generation
+
+T = TableName("ks", "t")
+
+
+def test_snapshots_resume_at_their_progress(tmp_path: Path) -> None:
+    progress = SnapshotProgress(StateDirectory(tmp_path))
+    progress.begin(T, LogStartTimes(100))
+    progress.begin(TableName("ks", "other"), LogStartTimes(200))
+    progress.finish(T, ChunkResult(TokenRange(LEAST, 0), 10, 150))
+    progress.forget(TableName("ks", "other"))
+    with (tmp_path / FILE).open("a") as file:
+        file.write('{"table": "ks.t", "la')
+    again = SnapshotProgress(StateDirectory(tmp_path))
+    assert again.begun() == {T: LogStartTimes(100)}
+    found = again.tables[T]
+    assert (found.rows, found.share, found.left, found.is_complete) == (10, 0.5, [TokenRange(0, GREATEST)], False)
+    again.finish(T, ChunkResult(TokenRange(0, GREATEST), 5, 160))
+    assert again.tables[T].left == []
+    again.complete(T, 300)
+    last = SnapshotProgress(StateDirectory(tmp_path))
+    assert last.tables[T].is_complete
+    assert last.begun() == {T: LogStartTimes(100, 300)}
+    assert last.rows == 15
+    # After a new start the old progress does not count.
+    last.begin(T, LogStartTimes(400))
+    assert SnapshotProgress(StateDirectory(tmp_path)).tables[T].left == [TokenRange(LEAST, GREATEST)]
+
+
+def test_a_damaged_note_is_reported(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text('{"table": "ks.t", "done": {}}\n')
+    with pytest.raises(DefiniteError, match="damaged"):
+        SnapshotProgress(StateDirectory(tmp_path))
+
 
 COLUMNS = "p int, c int, s text static, v text, m map<int, text>, l list<int>, PRIMARY KEY (p, c)"
 PATIENCE_S = 400.0
@@ -262,7 +295,7 @@ def test_a_table_that_comes_while_others_are_copied_waits_for_its_turn(pair: Pai
     assert pair.assert_equal("later") == 1
 
 
-def test_a_table_that_is_chosen_again_begins_with_nothing_in_the_sink(pair: Pair) -> None:
+def test_a_reselected_table_starts_empty_in_the_sink(pair: Pair) -> None:
     cql, ks = pair.session, pair.keyspace
     for name in ("t", "other"):
         cql.execute(f"CREATE TABLE {ks}.{name} (p int, c int, v int, PRIMARY KEY (p, c))")

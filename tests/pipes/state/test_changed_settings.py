@@ -56,7 +56,7 @@ def runs(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Pa
 
 @pytest.mark.parametrize("chosen", [NULL, EPOCH])
 @pytest.mark.parametrize("place", ["log", "snapshot"])
-def test_a_pipe_that_halted_at_a_zero_date_goes_on_with_another_choice(book: Logbook, runs: Runs, place: str, chosen: ZeroDates) -> None:
+def test_a_pipe_halted_at_a_zero_date_resumes(book: Logbook, runs: Runs, place: str, chosen: ZeroDates) -> None:
     if place == "log":
         runs.run()
     book.run("INSERT INTO days VALUES (2, '0000-00-00', 2)")
@@ -73,7 +73,7 @@ def test_a_pipe_that_halted_at_a_zero_date_goes_on_with_another_choice(book: Log
 
 
 @pytest.mark.parametrize("place", ["log", "snapshot"])
-def test_a_corrected_zero_date_lets_the_pipe_go_on(book: Logbook, runs: Runs, place: str) -> None:
+def test_a_pipe_resumes_after_a_zero_date_is_corrected(book: Logbook, runs: Runs, place: str) -> None:
     if place == "log":
         runs.run()
     book.run("INSERT INTO days VALUES (2, '0000-00-00', 2)")

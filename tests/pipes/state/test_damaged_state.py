@@ -13,9 +13,9 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.state.event_skips import EventSkips, halted_at, note_halt, request_skip
-from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.state.resync_requests import pending_requests, request_resync
+from headrace.pipes.state.stored_progress import FileProgressStore
 from headrace.runtime.checkpoint import committed_offset, initial_offset
 from headrace.sinks.base import Progress
 from headrace.sources.mysql.ddl.dialect import Dialect
@@ -69,7 +69,7 @@ def write_state(path: Path) -> None:
         directory.journal("copies.jsonl").append({"table": "ks.t", "begun": None, "n": number})
     directory.replace("scylla.json", {"tables": []})
     directory.replace("debezium.json", {"topics": {"a.b": "id"}, "batch": 3})
-    FileProgressStore(path).tell(Progress("shop", "mysql://h/", str(LATER), LATER.version, 1, 2, 3, 4, 5, "0-1-9", ("a",), state.id))
+    FileProgressStore(path).report(Progress("shop", "mysql://h/", str(LATER), LATER.version, 1, 2, 3, 4, 5, "0-1-9", ("a",), state.id))
     checkpoint = directory.checkpoint
     make_checkpoint(checkpoint)
     write_batch_file(checkpoint / "offsets" / "0", f'v1\n{{"batchWatermarkMs":0}}\n{LATER.to_json()}'.replace("'", '"'))

@@ -16,8 +16,9 @@ from typing import Final
 import pytest
 
 from headrace.cli import build_parser
-from headrace.cli.help.manual import iter_commands
+from headrace.cli.manual import iter_commands
 from headrace.settings.settings_file import parse_set_flag
+from testkit.machine.syntax_tree import syntax_tree
 
 ROOT = Path(__file__).parents[3]
 _NAMED = re.compile(r"hint|start_over|repair|remedy|_ALLOW|_SIGN_IN|_TRUST|_DEFINITE", re.IGNORECASE)
@@ -35,17 +36,18 @@ PROSE: Final = {"in"}
 _REMEDIES, _SETTINGS = "tests/pipes/state/test_remedies_servers.py::", "tests/pipes/state/test_changed_settings.py::"
 ACTIONS: Final = {
     # Flags, given to a pipe that has run before where that is possible.
-    "--all": "tests/service/test_control_verbs.py::test_steering",
+    "--all": "tests/service/test_control_verbs.py::test_pause_resume_and_stop_commands",
     "--conf": "tests/spark/test_spark_cluster.py::test_settings_by_flag",
     "--engine": _REMEDIES + "test_a_setting_that_needs_another_table",
     "--exclude": _REMEDIES + "test_leave_a_table_out",
     "--exclude-columns": "tests/pipes/debezium/test_debezium_counting_limits.py::test_a_hash_of_values_that_differ_in_snapshots_is_refused",
+    "--file": "tests/cli/test_init.py::test_a_file_in_another_folder",
     "--flush-bytes": "tests/pipes/test_replicate_once.py::test_nothing_new_and_a_large_backlog",
     "--flush-rows": "tests/pipes/test_replicate_once.py::test_nothing_new_and_a_large_backlog",
     "--flush-seconds": "tests/sources/mysql/binlog/test_flush.py::test_a_batch_gathers_for_as_long_as_it_may",
     "--json": "tests/cli/test_check.py::test_a_sound_server",
     "--kafka-jars": "tests/kafka/test_kafka_parts.py",
-    "--master": "tests/spark/test_cluster.py::test_executors_are_killed_and_nothing_is_lost",
+    "--master": "tests/spark/test_cluster.py::test_killed_executors_lose_no_row",
     "--max-offsets": "tests/pipes/kafka/test_kafka_whole.py",
     "--new-log": "tests/sources/mysql/server/test_log_identity.py::test_a_reset_log_is_refused_and_the_remedy_repairs_the_target",
     "--offset": "tests/kafka/test_kafka_consumer.py",
@@ -67,15 +69,16 @@ ACTIONS: Final = {
     "--topics": "tests/sources/debezium/test_offset_range_reader.py::test_no_topic_to_read_once",
     "--url": "tests/service/test_control_verbs.py::test_finding_the_process",
     "--yes": "tests/service/test_control_verbs.py::test_skipping_asks_first",
-    "--zero-dates": _SETTINGS + "test_a_pipe_that_halted_at_a_zero_date_goes_on_with_another_choice",
+    "--zero-dates": _SETTINGS + "test_a_pipe_halted_at_a_zero_date_resumes",
     # Commands.
     "headrace config": "tests/config/test_config_runs.py::test_files_of_three_tools_run",
     "headrace help": "tests/cli/test_cli.py::test_help_names_every_command",
+    "headrace init": "tests/cli/test_init.py::test_the_written_file_runs",
     "headrace release": "tests/pipes/test_target_ownership_servers.py"
     "::test_a_second_pipe_is_refused_until_the_claim_of_the_first_is_given_up",
     "headrace replicate": "tests/test_newcomer.py",
     "headrace resync": _SETTINGS + "test_rows_that_hold_former_choices_are_read_again_by_the_printed_command",
-    "headrace run": "tests/service/test_run.py::test_a_process_is_seen_and_steered",
+    "headrace run": "tests/service/test_run.py::test_control_commands_reach_a_running_process",
     "headrace serve": "tests/cli/test_first_contact.py::test_the_printed_remedy_makes_a_directory",
     "headrace skip": "tests/pipes/state/test_event_skips.py::test_events_rows_and_statements",
     "headrace sql": "tests/cli/test_first_contact.py::test_the_printed_remedy_makes_a_directory",
@@ -83,11 +86,11 @@ ACTIONS: Final = {
     "headrace tail": "tests/api/test_tail_changes.py",
     "headrace verify": "tests/verify/test_verify.py::test_the_command",
     # Statements, on the source or on the sink.
-    "ALTER TABLE": "tests/pipes/scylla/test_scylla_pipe.py::test_what_a_pipe_says_when_it_cannot_begin",
+    "ALTER TABLE": "tests/pipes/scylla/test_scylla_pipe.py::test_errors_at_the_start_of_a_pipe",
     "CREATE DATABASE": "tests/materialize_mysql/test_materialized_database.py::test_a_database_is_created_followed_shown_and_dropped",
     "DROP DATABASE": "tests/materialize_mysql/test_materialized_database.py::test_a_database_is_created_followed_shown_and_dropped",
     "GRANT": "tests/cli/test_check.py::test_missing_privileges_are_named_and_granted",
-    "SET GLOBAL": "tests/cli/test_check.py::test_everything_wrong_and_repaired",
+    "SET GLOBAL": "tests/cli/test_check.py::test_printed_repairs_fix_every_wrong_setting",
     "TRUNCATE": _REMEDIES + "test_a_new_state_with_empty_targets",
     "XA COMMIT": "tests/cli/test_check.py::test_prepared_transactions",
     "XA RECOVER": "tests/cli/test_check.py::test_prepared_transactions",
@@ -100,7 +103,7 @@ ACTIONS: Final = {
     "new --state": _REMEDIES + "test_a_new_state_with_empty_targets",
     "new state": _REMEDIES + "test_a_new_state_with_empty_targets",
     "remove the state directory": _REMEDIES + "test_start_over",
-    "start again": _SETTINGS + "test_a_corrected_zero_date_lets_the_pipe_go_on",
+    "start again": _SETTINGS + "test_a_pipe_resumes_after_a_zero_date_is_corrected",
     "start over": _REMEDIES + "test_start_over",
 }
 
@@ -122,7 +125,7 @@ def _text(node: ast.expr) -> str:
 
 
 def _remedies_in(file: Path) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(syntax_tree(file.read_text())):
         place = f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
         match node:
             case ast.Call(func=func, args=arguments, keywords=keywords):

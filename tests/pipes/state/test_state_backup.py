@@ -17,7 +17,7 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.mysql.binlog_files_pipe import BinlogFilesPipe
 from headrace.pipes.mysql.pipe import MySQLPipe
-from headrace.pipes.state import sink_record
+from headrace.pipes.state import stored_progress
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
@@ -34,7 +34,7 @@ COUNTED = ClickHouseOptions(tables=(("*.counted", (("engine", "collapsing"),)),)
 @pytest.fixture
 def clickhouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedServer]:
     without_spark(monkeypatch)
-    monkeypatch.setattr(sink_record, "_REPLICAS_S", 0.2)
+    monkeypatch.setattr(stored_progress, "_REPLICAS_S", 0.2)
     with EmbeddedServer(tmp_path / "clickhouse") as server:
         yield server
 
@@ -61,7 +61,7 @@ def restore(backup: Path, state: Path) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["mariadb"], indirect=True)
-def test_going_on_with_an_older_state(
+def test_resuming_with_an_older_state(
     book: Logbook, sink: ClickHouseSink, client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     state, backup = tmp_path / "state", tmp_path / "backup"
@@ -160,7 +160,7 @@ def test_starting_over_as_the_error_says(book: Logbook, sink: ClickHouseSink, cl
     assert sink_rows(client, book.server, book.database, "t") == source_rows(book.server, book.database, "t")
 
 
-def test_going_on_with_a_state_of_version_0_9(sink: ClickHouseSink, client: Client, tmp_path: Path) -> None:
+def test_resuming_with_a_state_of_version_0_9(sink: ClickHouseSink, client: Client, tmp_path: Path) -> None:
     """The files were recorded with Headrace 0.9: logs, a state in the middle of them, and the server's final SELECT."""
     state = tmp_path / "state"
     shutil.copytree(RECORDED / "log-files", state)

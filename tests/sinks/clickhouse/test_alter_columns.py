@@ -26,16 +26,16 @@ TABLES = (
 A, AT = "ALTER TABLE `s`.`t` ", "ALTER TABLE `s`.`u` "
 
 
-def rehearsal(choices: ClickHouseOptions | None = None, tables: Sequence[str] = TABLES) -> DdlDryRun:
+def planned_dry_run(choices: ClickHouseOptions | None = None, tables: Sequence[str] = TABLES) -> DdlDryRun:
     settings = PipeSettings(Selection(("s.*",), ("s.private*",)), Path("nowhere"), name="p")
     sink = ClickHouseSink(parse_target("clickhouse://default@127.0.0.1:1"), choices or ClickHouseOptions())
     return DdlDryRun(describe(tables, "s", MYSQL), MYSQL, settings, sink)
 
 
-def rehearse(
+def dry_run_of(
     statement: str, *policy: str, choices: ClickHouseOptions | None = None, tables: Sequence[str] = TABLES
 ) -> tuple[DryRunResult, ...]:
-    return rehearsal(choices, tables).dry_run(
+    return planned_dry_run(choices, tables).dry_run(
         strict_query(statement, "s"), SchemaPolicy.from_dict(dict(pair.split("=") for pair in policy))
     )
 
@@ -105,7 +105,7 @@ IN_PLACE: list[tuple[str, list[str]]] = [
 
 @pytest.mark.parametrize(("clauses", "expected"), IN_PLACE, ids=lambda value: str(value)[:60])
 def test_columns_follow_in_place(clauses: str, expected: list[str]) -> None:
-    found = rehearse(f"ALTER TABLE t {clauses}")
+    found = dry_run_of(f"ALTER TABLE t {clauses}")
     assert [statement for one in found for statement in one.statements] == [A + text for text in expected]
     assert {one.outcome for one in found} <= {"applied"}
 
@@ -121,8 +121,8 @@ READ_AGAIN: list[tuple[str, list[str], str]] = [
 
 
 @pytest.mark.parametrize(("clauses", "expected", "why"), READ_AGAIN)
-def test_what_only_the_source_knows_is_read_again(clauses: str, expected: list[str], why: str) -> None:
-    [found] = rehearse(f"ALTER TABLE t {clauses}")
+def test_values_known_only_to_the_source_are_reread(clauses: str, expected: list[str], why: str) -> None:
+    [found] = dry_run_of(f"ALTER TABLE t {clauses}")
     assert list(found.statements) == [A + text for text in expected]
     assert found.outcome == "read again"
     assert why in found.detail
@@ -148,6 +148,11 @@ def rebuilt(found: DryRunResult) -> tuple[str, str]:
             "3, `id`, `b`, `d`, `e`, `dt`, 1, 68719477736 FROM `s`.`t` FINAL",
         ),
         (
+            "RENAME COLUMN id TO a, RENAME COLUMN a TO id",
+            "(`a`)",
+            "`id`, `a`, `b`, `d`, `e`, `dt`, 1, 68719477736 FROM `s`.`t` FINAL",
+        ),
+        (
             "DROP PRIMARY KEY",
             "(`_row`, `_occurrence`)",
             "`id`, `a`, `b`, `d`, `e`, `dt`, 1, 68719477736, rowNumberInAllBlocks() FROM `s`.`t` FINAL"
@@ -157,36 +162,36 @@ def rebuilt(found: DryRunResult) -> tuple[str, str]:
     ],
 )
 def test_another_key_rebuilds_the_table_next_to_the_old_one(clauses: str, key: str, filled: str) -> None:
-    [found] = rehearse(f"ALTER TABLE t {clauses}")
+    [found] = dry_run_of(f"ALTER TABLE t {clauses}")
     assert found.outcome == "applied"
     assert rebuilt(found) == (key, filled)
 
 
 def test_hidden_columns_stay_hidden() -> None:
     hidden = ClickHouseOptions(all_tables=(("hidden_columns", True),))
-    [added] = rehearse("ALTER TABLE t ADD COLUMN c INT", choices=hidden)
+    [added] = dry_run_of("ALTER TABLE t ADD COLUMN c INT", choices=hidden)
     assert added.statements == (A + "ADD COLUMN IF NOT EXISTS `c` Nullable(Int32) AFTER `dt`",)
-    [found] = rehearse("ALTER TABLE t DROP PRIMARY KEY", choices=hidden)
-    assert rebuilt(found) == rebuilt(rehearse("ALTER TABLE t DROP PRIMARY KEY")[0])
+    [found] = dry_run_of("ALTER TABLE t DROP PRIMARY KEY", choices=hidden)
+    assert rebuilt(found) == rebuilt(dry_run_of("ALTER TABLE t DROP PRIMARY KEY")[0])
     [made] = [statement for statement in found.statements if statement.startswith("CREATE TABLE")]
     assert "`_sign` Int8 MATERIALIZED 1, `_version` UInt64 MATERIALIZED 0 COMMENT" in made
     assert "`_occurrence` UInt64 MATERIALIZED 0" in made
 
 
 def test_a_table_without_a_key_is_altered_with_its_hash_and_its_view() -> None:
-    [added] = rehearse("ALTER TABLE u ADD z INT DEFAULT 1")
+    [added] = dry_run_of("ALTER TABLE u ADD z INT DEFAULT 1")
     assert added.statements[0] == AT + "ADD COLUMN IF NOT EXISTS `z` Nullable(Int32) DEFAULT 1 AFTER `y`"
     assert added.statements[1] == "DROP VIEW IF EXISTS `s`.`u_current`"
     assert added.statements[2].startswith("CREATE VIEW IF NOT EXISTS `s`.`u_current` AS SELECT `x`, `y`, `z` FROM")
-    [dropped] = rehearse("ALTER TABLE u DROP COLUMN y")
+    [dropped] = dry_run_of("ALTER TABLE u DROP COLUMN y")
     assert dropped.statements[:2] == (
         AT + "MODIFY COLUMN _row UInt64 MATERIALIZED cityHash64(tuple(`x`))",
         AT + "DROP COLUMN IF EXISTS `y`",
     )
-    [keyed] = rehearse("ALTER TABLE u ADD PRIMARY KEY (x)")
+    [keyed] = dry_run_of("ALTER TABLE u ADD PRIMARY KEY (x)")
     assert any(statement.endswith("ARRAY JOIN range(toUInt64(greatest(`__headrace_times`, 0))))") for statement in keyed.statements)
     assert keyed.statements[-1] == "DROP VIEW IF EXISTS `s`.`u_current`"
-    [cut] = rehearse("ALTER TABLE u MODIFY y VARCHAR(2)")
+    [cut] = dry_run_of("ALTER TABLE u MODIFY y VARCHAR(2)")
     assert "substringUTF8(`y`, 1, 2)" in cut.statements[2], "a hash over the column must be recomputed"
 
 
@@ -206,13 +211,13 @@ def test_a_table_without_a_key_is_altered_with_its_hash_and_its_view() -> None:
     ],
 )
 def test_whole_tables(statement: str, expected: dict[str, list[str]]) -> None:
-    found = {one.table: list(one.statements) for one in rehearse(statement)}
+    found = {one.table: list(one.statements) for one in dry_run_of(statement)}
     shared = [text for texts in expected.values() for text in texts]
     assert found == {name: texts or shared for name, texts in expected.items()}
 
 
 def test_a_ring_of_renames_goes_by_exchanges() -> None:
-    found = rehearse("RENAME TABLE t TO x, o TO t, u TO o, x TO u")
+    found = dry_run_of("RENAME TABLE t TO x, o TO t, u TO o, x TO u")
     assert [text for text in found[0].statements if "VIEW" not in text] == [
         "EXCHANGE TABLES `s`.`o` AND `s`.`t`",
         "EXCHANGE TABLES `s`.`u` AND `s`.`o`",
@@ -220,10 +225,10 @@ def test_a_ring_of_renames_goes_by_exchanges() -> None:
 
 
 def test_a_new_table_is_made() -> None:
-    [found] = rehearse("CREATE TABLE n (id INT PRIMARY KEY COMMENT 'key') COMMENT = 'new'")
+    [found] = dry_run_of("CREATE TABLE n (id INT PRIMARY KEY COMMENT 'key') COMMENT = 'new'")
     assert found.statements[0] == "CREATE DATABASE IF NOT EXISTS `s`"
     assert found.statements[1].startswith("CREATE TABLE IF NOT EXISTS `s`.`n` (`id` Int32 COMMENT 'key', ")
-    [like] = rehearse("CREATE TABLE n LIKE t")
+    [like] = dry_run_of("CREATE TABLE n LIKE t")
     assert "`dt` Nullable(DateTime64(3, 'UTC'))" in like.statements[1]
 
 
@@ -254,12 +259,12 @@ def test_a_new_table_is_made() -> None:
     ],
 )
 def test_policies(statement: str, policy: str, outcome: str, statements: list[str]) -> None:
-    found = rehearse(statement, policy)[0]
+    found = dry_run_of(statement, policy)[0]
     assert (found.outcome, list(found.statements)) == (outcome, statements)
 
 
 def test_a_truncated_table_may_be_kept() -> None:
-    [found] = rehearse("TRUNCATE t", "truncate_table=keep")
+    [found] = dry_run_of("TRUNCATE t", "truncate_table=keep")
     assert found.outcome == "kept"
     assert found.statements[0] == "RENAME TABLE IF EXISTS `s`.`t` TO `s`.`t_truncated_000001_1000`"
     assert found.statements[1].startswith("CREATE TABLE IF NOT EXISTS `s`.`t` (")
@@ -270,61 +275,61 @@ def test_a_truncated_table_may_be_kept() -> None:
 )
 def test_a_halt_says_what_to_do(statement: str) -> None:
     with pytest.raises(DefiniteError, match="is set to halt") as caught:
-        rehearse(statement, "all=halt")
+        dry_run_of(statement, "all=halt")
     assert "--schema-changes" in caught.value.hint
 
 
 def test_a_modification_that_the_old_column_cannot_hold_is_not_ignored() -> None:
     with pytest.raises(DefiniteError, match="cannot be ignored") as caught:
-        rehearse("ALTER TABLE t MODIFY a VARCHAR(20)", "modify_column=ignore")
+        dry_run_of("ALTER TABLE t MODIFY a VARCHAR(20)", "modify_column=ignore")
     assert "column a" in caught.value.place
-    [held] = rehearse("ALTER TABLE t MODIFY b INT NOT NULL", "modify_column=ignore")
+    [held] = dry_run_of("ALTER TABLE t MODIFY b INT NOT NULL", "modify_column=ignore")
     assert (held.outcome, held.statements) == ("ignored", ()), "text holds numbers"
 
 
 def test_engines_that_count_and_histories() -> None:
     history = ClickHouseOptions(all_tables=(("engine", "history"),))
     for statement in ("TRUNCATE t", "DROP TABLE t"):
-        [found] = rehearse(statement, choices=history)
+        [found] = dry_run_of(statement, choices=history)
         assert (found.outcome, found.statements) == ("kept", ()), "a history keeps old rows"
-    [narrowed] = rehearse("ALTER TABLE t MODIFY a INT NOT NULL, MODIFY b VARCHAR(3) NOT NULL", choices=history)
+    [narrowed] = dry_run_of("ALTER TABLE t MODIFY a INT NOT NULL, MODIFY b VARCHAR(3) NOT NULL", choices=history)
     assert narrowed.statements == (), "old rows do not change"
-    [widened] = rehearse("ALTER TABLE t MODIFY a BIGINT", choices=history)
+    [widened] = dry_run_of("ALTER TABLE t MODIFY a BIGINT", choices=history)
     assert widened.statements == (A + "MODIFY COLUMN `a` Nullable(Int64)",)
     versioned = ClickHouseOptions(all_tables=(("engine", "versioned"),))
-    [hashed] = rehearse("ALTER TABLE t ADD c INT", choices=versioned)
+    [hashed] = dry_run_of("ALTER TABLE t ADD c INT", choices=versioned)
     assert hashed.statements[3] == "EXCHANGE TABLES `s`.`t` AND `s`.`t__rebuilt`", "rows are hashed again"
     collapsing = ClickHouseOptions(all_tables=(("engine", "collapsing"),))
-    assert rehearse("ALTER TABLE t ADD c INT", choices=collapsing, tables=TABLES[:1])[0].statements == (
+    assert dry_run_of("ALTER TABLE t ADD c INT", choices=collapsing, tables=TABLES[:1])[0].statements == (
         A + "ADD COLUMN IF NOT EXISTS `c` Nullable(Int32) AFTER `dt`",
     )
 
 
 def test_clusters() -> None:
     cluster = ClickHouseOptions(cluster="main")
-    [added] = rehearse("ALTER TABLE t ADD c INT", choices=cluster)
+    [added] = dry_run_of("ALTER TABLE t ADD c INT", choices=cluster)
     assert added.statements == (
         "ALTER TABLE `s`.`t_local` ON CLUSTER `main` ADD COLUMN IF NOT EXISTS `c` Nullable(Int32) AFTER `dt`",
         "ALTER TABLE `s`.`t` ON CLUSTER `main` ADD COLUMN IF NOT EXISTS `c` Nullable(Int32) AFTER `dt`",
     )
-    [cut] = rehearse("ALTER TABLE t MODIFY b VARCHAR(9) NOT NULL", choices=cluster)
+    [cut] = dry_run_of("ALTER TABLE t MODIFY b VARCHAR(9) NOT NULL", choices=cluster)
     assert [statement.split(" UPDATE ")[0] for statement in cut.statements] == ["ALTER TABLE `s`.`t_local` ON CLUSTER `main`"]
-    [keyed] = rehearse("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id, b)", choices=cluster)
+    [keyed] = dry_run_of("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id, b)", choices=cluster)
     assert keyed.outcome == "read again"
-    [dropped] = rehearse("DROP TABLE t", choices=cluster)
+    [dropped] = dry_run_of("DROP TABLE t", choices=cluster)
     assert dropped.statements == (
         "DROP TABLE IF EXISTS `s`.`t` ON CLUSTER `main`",
         "DROP TABLE IF EXISTS `s`.`t_local` ON CLUSTER `main`",
     )
     with pytest.raises(DefiniteError, match="not renamed"):
-        rehearse("RENAME TABLE t TO n", choices=cluster)
+        dry_run_of("RENAME TABLE t TO n", choices=cluster)
 
 
 def test_choices_of_the_target_are_kept() -> None:
     renamed = ClickHouseOptions(
         all_tables=(("rename", (("a", "amount"), ("c", "added"))), ("codecs", (("c", "ZSTD(3)"),)), ("target", "other.place"))
     )
-    [found] = rehearse("ALTER TABLE t MODIFY a BIGINT, ADD c INT DEFAULT 1", choices=renamed, tables=TABLES[:1])
+    [found] = dry_run_of("ALTER TABLE t MODIFY a BIGINT, ADD c INT DEFAULT 1", choices=renamed, tables=TABLES[:1])
     assert found.statements == (
         "ALTER TABLE `other`.`place` MODIFY COLUMN `amount` Nullable(Int64)",
         "ALTER TABLE `other`.`place` ADD COLUMN IF NOT EXISTS `added` Nullable(Int32) DEFAULT 1 CODEC(ZSTD(3)) AFTER `dt`",
@@ -332,7 +337,7 @@ def test_choices_of_the_target_are_kept() -> None:
 
 
 def test_every_policy_is_shown_with_what_it_leads_to(tmp_path: Path) -> None:
-    choices = dict(rehearsal().choices(strict_query("DROP TABLE t", "s")))
+    choices = dict(planned_dry_run().choices(strict_query("DROP TABLE t", "s")))
     assert list(choices) == [Policy.APPLY, Policy.IGNORE, Policy.HALT, Policy.KEEP]
     assert isinstance(choices[Policy.HALT], DefiniteError)
     file = tmp_path / "schema.sql"
@@ -340,7 +345,7 @@ def test_every_policy_is_shown_with_what_it_leads_to(tmp_path: Path) -> None:
     assert [text.split("(")[0] for text in read_statements(str(file))] == ["CREATE TABLE a ", "CREATE TABLE b "]
     assert read_statements("CREATE TABLE a (id INT)") == ["CREATE TABLE a (id INT)"]
     with pytest.raises(DefiniteError, match="not understood"):
-        rehearse("FROBNICATE t")
+        dry_run_of("FROBNICATE t")
     with pytest.raises(DefiniteError, match="not understood"):
         describe(["CREATE TABLE a AS SELECT 1"], "s", MYSQL)
 
@@ -375,5 +380,5 @@ CHOSEN = ClickHouseOptions(
     ],
 )
 def test_clickhouse_does_not_convert_values_in_headrace_formats(clause: str, outcome: str) -> None:
-    [found] = rehearse(f"ALTER TABLE w {clause}", choices=CHOSEN, tables=[SPELLED])
+    [found] = dry_run_of(f"ALTER TABLE w {clause}", choices=CHOSEN, tables=[SPELLED])
     assert found.outcome == outcome, found

@@ -9,6 +9,7 @@ import secrets
 import signal
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables import target_cache
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
+from headrace.sinks.schema_changes import Step
 from testkit.pipelines.embedded_access import target_of
 
 COLUMNS = (Column("id", Kind.STRING, nullable=False), Column("n", Kind.INT32))
@@ -156,7 +158,7 @@ def test_a_sweep_takes_away_what_a_new_snapshot_did_not_see(sink: ClickHouseSink
         for _ in range(2):
             sink.table_store().delete_stale(schema, 20)
             assert sorted(sink.reader().read_range(schema).column("id").to_pylist()) == ["kept", "later"]
-        # Later rows of the source are written after the sweep.
+        # Later rows of the source are written after stale rows are deleted.
         writer.write(_versioned(block_of(schema, "gone"), 40, Op.INSERT))
         assert sink.reader().count(schema) == 3
 
@@ -369,18 +371,41 @@ def test_an_extra_column_must_not_hide_one_of_the_source(sink: ClickHouseSink) -
     assert "the extra column n has the name of a column of the source" in caught.value.message
 
 
-def test_the_driver_asks_about_all_tables_at_once(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A schema change clears the cache of all tables: one request per table would take minutes with thousands of them."""
+def test_the_driver_asks_only_about_tables_that_were_altered(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schema change of one table must not cost a request about thousands of others."""
     schemas = [schema_of(f"t{number}") for number in range(20)]
+    names = {str(schema.name): f"{sink.target.database}.{schema.name.table}" for schema in schemas}
     targets = SinkTables(sink)
-    targets.prepare(schemas)
-    asked: list[int] = []
+    asked: list[list[str]] = []
     read_target_tables = target_cache.read_target_tables
 
-    def counted(scope: target_cache.TargetScope, wanted: list[TableSchema]) -> list[TargetTable]:
-        asked.append(len(wanted))
+    def noted(scope: target_cache.TargetScope, wanted: Iterable[TableSchema]) -> list[TargetTable]:
+        asked.append([schema.name.table for schema in wanted])
         return read_target_tables(scope, wanted)
 
-    monkeypatch.setattr(target_cache, "read_target_tables", counted)
-    assert targets_of(targets, schemas) == {str(schema.name): f"{sink.target.database}.{schema.name.table}" for schema in schemas}
-    assert asked == [20]
+    monkeypatch.setattr(target_cache, "read_target_tables", noted)
+    targets.prepare(schemas)
+    assert targets_of(targets, schemas) == names
+    assert asked == [[f"t{number}" for number in range(20)]]
+    asked.clear()
+    before = targets.sink
+    targets.run_step(Step((f"ALTER TABLE {sink.target.database}.t3 MODIFY SETTING max_parts_to_merge_at_once = 7",)), [schemas[3].name])
+    assert targets_of(targets, schemas) == names
+    assert asked == [["t3"]]
+    settings = [dict(table.storage.settings) for table in targets.sink.target_tables(schemas[2:5]).values()]
+    assert settings[1] == {**settings[0], "max_parts_to_merge_at_once": "7"}
+    assert settings[2] == settings[0]
+    # Tasks that have started before the change continue with what they know.
+    assert targets_of(SinkTables(before), schemas) == names
+    assert asked == [["t3"]]
+    asked.clear()
+    targets.sink = targets.sink.without_cache()
+    assert targets_of(targets, schemas) == names
+    assert [len(one) for one in asked] == [20]
+
+
+def test_more_altered_tables_than_tasks_carry_invalidate_all(sink: ClickHouseSink) -> None:
+    validity = sink.validity
+    for number in range(101):
+        validity = validity.after_change([TableName("db", f"t{number}")])
+    assert (validity.generation, validity.all_altered, validity.altered) == (101, 101, ())

@@ -18,8 +18,8 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.version import pack_version
+from headrace.sinks.clickhouse.bookkeeping.dead_letters import waiting_dead_letters
 from headrace.sinks.clickhouse.dead_letter_retry import ORDER_COUNTS, retry_dead_letters
-from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting_dead_letters
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow, TargetEngine
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -253,7 +253,7 @@ def test_tables_in_which_the_order_counts_are_refused(sink: ClickHouseSink) -> N
     assert [one.reason for one in retry_dead_letters(halted, pipe=sink.label)] == [ORDER_COUNTS]
 
 
-def test_the_command_lists_writes_and_tells(sink: ClickHouseSink, clickhouse: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_writes_and_reports(sink: ClickHouseSink, clickhouse: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:
     schema = schema_of(sink)
     sink.prepare([schema])
     constrain(sink)

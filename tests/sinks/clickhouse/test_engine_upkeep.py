@@ -1,4 +1,4 @@
-"""Maintenance of tables of each kind of engine: sweep, cleanup, views, row policies, rebuilds, and ignored deletions."""
+"""Maintenance of tables of each kind of engine: stale rows, cleanup, views, row policies, rebuilds, and ignored deletions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.mysql.snapshot_runner import SnapshotRunner
 from headrace.pipes.state.pipe_state import TableState
-from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql
-from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import TombstoneCleanup
+from headrace.sinks.clickhouse.maintenance.tombstone_store import TombstoneCleanup, allow_cleanup_sql
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
@@ -96,7 +95,7 @@ def test_a_sweep_takes_away_what_a_new_snapshot_did_not_see(target: ClickHouseTa
     writer.write(block(schema, (13, Op.BEFORE, 2, "kept"), (14, Op.UPDATE, 2, "kept, too")))
     exact = sink.requirements([schema])[schema.name].emptied
     if exact:
-        # Such a table is swept before its rows are read again, because sweeping cannot cancel rows later.
+        # Stale rows of such a table are deleted before its rows are read again: they cannot be cancelled later.
         sink.table_store().delete_stale(schema, 20)
     writer.write(block(schema, (20, Op.SNAPSHOT, 2, "kept"), (20, Op.SNAPSHOT, 3, "new")))
     writer.write(block(schema, (30, Op.INSERT, 4, "later")))
@@ -120,9 +119,9 @@ def test_a_history_says_what_happened_and_when(target: ClickHouseTarget) -> None
         (6, Op.DELETE, 1, "c"),
     )
     sink.writer().write(block(KEYED, *images))
-    told = ask(sink, f"SELECT _version, _operation, id, word, toString(_commit_time) FROM {target.database}.t ORDER BY _version")
-    assert [row[:4] for row in told] == [[v, op.name.lower(), key, word] for v, op, key, word in images]
-    assert {row[4] for row in told} == {"2023-11-14 22:13:20.123456"}
+    history = ask(sink, f"SELECT _version, _operation, id, word, toString(_commit_time) FROM {target.database}.t ORDER BY _version")
+    assert [row[:4] for row in history] == [[v, op.name.lower(), key, word] for v, op, key, word in images]
+    assert {row[4] for row in history} == {"2023-11-14 22:13:20.123456"}
     assert shown(sink) == [(3, "b")]
     assert ask(sink, f"SELECT * FROM {target.database}.t_current") == [[3, "b"]]
 
@@ -232,7 +231,7 @@ def test_only_tables_of_headrace_are_rebuilt(target: ClickHouseTarget) -> None:
     assert ask(sink, f"SELECT count() FROM system.tables WHERE database = '{target.database}' AND name = 'theirs'") == [[1]]
 
 
-def test_what_cannot_be_swept_says_so(target: ClickHouseTarget) -> None:
+def test_tables_that_cannot_drop_stale_rows_are_reported(target: ClickHouseTarget) -> None:
     sink = sink_of(target)
     ask(sink, f"CREATE DATABASE {target.database}")
     ask(sink, f"CREATE TABLE {target.database}.t (id Int64, word String, s Int8) ENGINE = CollapsingMergeTree(s) ORDER BY id")
@@ -251,7 +250,7 @@ def test_many_partitions_in_one_block(target: ClickHouseTarget) -> None:
     assert sink.target_table(KEYED).metadata_column(MetadataRole.VERSION) is not None
 
 
-def test_rows_that_are_there_must_be_older_than_the_log(target: ClickHouseTarget) -> None:
+def test_existing_rows_must_be_older_than_the_log(target: ClickHouseTarget) -> None:
     sink = sink_of(target)
     sink.prepare([KEYED])
     notes: list[str] = []

@@ -16,11 +16,11 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.maintenance.snapshot_reset import discard_partial_snapshot
+from headrace.sinks.clickhouse.maintenance.table_store import discard_partial_snapshot
 from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.write import dedup_check, dedup_window
+from headrace.sinks.clickhouse.write import deduplication
 from testkit.pipelines.embedded_access import target_of
 
 SCHEMA = TableSchema(TableName("shop", "t"), (Column("id", Kind.INT32, False), Column("n", Kind.INT32)), ("id",))
@@ -145,7 +145,7 @@ def test_a_server_that_was_killed_between_a_part_and_its_token(made: Made, parti
 def test_a_running_insert_is_waited_for(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     history = made(TargetEngine.HISTORY)
     # The query of running queries finds itself, as it would find an INSERT.
-    monkeypatch.setattr(dedup_check, "_RUNNING_INSERT", "SELECT 1 FROM system.processes")
+    monkeypatch.setattr(deduplication, "_RUNNING_INSERT", "SELECT 1 FROM system.processes")
     with pytest.raises(TransientError, match="still under way"):
         history.for_replay().writer().write(inserts(10))
     with pytest.raises(TransientError, match="still under way"):
@@ -174,14 +174,14 @@ def test_tables_remember_as_many_blocks_as_a_batch_has(made: Made, monkeypatch: 
 
     for partition_by in ("", "id % 2"):
         sink = made(TargetEngine.HISTORY, partition_by=partition_by)
-        assert window(sink) == dedup_window.MIN_BLOCKS == 10_000
+        assert window(sink) == deduplication.MIN_BLOCKS == 10_000
         # The window of an existing table is increased.
         run(sink, "ALTER TABLE t! MODIFY SETTING non_replicated_deduplication_window = 0")
         sink.prepare([SCHEMA])
         assert window(sink) == 10_000
         # And a table whose window is smaller than a batch.
         run(sink, "ALTER TABLE t! MODIFY SETTING non_replicated_deduplication_window = 8")
-        monkeypatch.setattr(dedup_window, "MIN_BLOCKS", 8)
+        monkeypatch.setattr(deduplication, "MIN_BLOCKS", 8)
         for _ in range(2):
             writer = sink.writer()
             for number in range(20):
@@ -191,7 +191,7 @@ def test_tables_remember_as_many_blocks_as_a_batch_has(made: Made, monkeypatch: 
         monkeypatch.undo()
 
 
-def test_a_table_that_merges_takes_a_block_again_whatever_the_server_remembers(made: Made) -> None:
+def test_a_merging_table_accepts_a_replayed_block_with_and_without_deduplication(made: Made) -> None:
     """The server's own deduplication would leave out a replay into a table that was emptied in between."""
     sink = made(TargetEngine.REPLACING)
     run(sink, "ALTER TABLE t! MODIFY SETTING non_replicated_deduplication_window = 100")
@@ -221,7 +221,7 @@ def test_a_history_without_a_version_cannot_find_rows_of_an_attempt(made: Made) 
     sink = made(TargetEngine.HISTORY)
     bare = replace(sink.target_table(SCHEMA), metadata_columns=())
     with pytest.raises(DefiniteError, match="they cannot be identified"):
-        discard_partial_snapshot(sink._scope, bare, 0)
+        discard_partial_snapshot(sink.scope, bare, 0)
 
 
 @pytest.mark.parametrize("engine", [TargetEngine.COLLAPSING, TargetEngine.VERSIONED])
@@ -265,7 +265,7 @@ def test_rows_of_a_snapshot_that_come_twice_count_once(made: Made, partition_by:
 def test_the_window_has_room_for_the_tokens_of_all_tasks(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = made(TargetEngine.COLLAPSING, partition_by="id % 2").for_records(10)
     run(sink, "ALTER TABLE t! MODIFY SETTING non_replicated_deduplication_window = 8")
-    monkeypatch.setattr(dedup_window, "MIN_BLOCKS", 8)
+    monkeypatch.setattr(deduplication, "MIN_BLOCKS", 8)
     sink.writer().write(inserts(1, 4))
     full = sink.reader().query(f"SELECT engine_full FROM system.tables WHERE database = '{sink.target.database}'")[1][0][0]
     # Ten tasks with a block of two partitions each.

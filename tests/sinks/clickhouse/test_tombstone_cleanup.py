@@ -17,9 +17,8 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.version import pack_version
-from headrace.pipes.lifecycle import tombstone_purger
-from headrace.pipes.lifecycle.sink_tables import SinkTables
-from headrace.pipes.lifecycle.tombstone_purger import TombstonePurger
+from headrace.pipes.lifecycle import sink_tables
+from headrace.pipes.lifecycle.sink_tables import SinkTables, TombstonePurger
 from headrace.retry import WaitState
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow
@@ -75,8 +74,8 @@ class Scene:
 
 @pytest.fixture
 def scene(clickhouse: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Scene]:
-    monkeypatch.setattr(tombstone_purger, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(tombstone_purger, "current_wait", WaitState)
+    monkeypatch.setattr(sink_tables, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(sink_tables, "current_wait", WaitState)
     more = getattr(request, "param", ())
     chosen = ClickHouseOptions(all_tables=(("cleanup_hours", 0.0001), ("on_refused_row", OnRefusedRow.DEAD_LETTER), *more))
     target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
@@ -138,10 +137,10 @@ def test_nothing_is_purged_while_rows_are_read_or_wait_or_the_sink_was_away(scen
     away = WaitState()
     away.note("the sink was away")
     away.clear()
-    monkeypatch.setattr(tombstone_purger, "current_wait", lambda: away)
+    monkeypatch.setattr(sink_tables, "current_wait", lambda: away)
     scene.clean()
     assert scene.ask("SELECT count() FROM THIS WHERE _deleted") == [[2]]
-    monkeypatch.setattr(tombstone_purger, "current_wait", WaitState)
+    monkeypatch.setattr(sink_tables, "current_wait", WaitState)
     # A pending dead letter would come back if the later deletion were removed.
     scene.ask("ALTER TABLE THIS ADD CONSTRAINT c CHECK id != 9")
     scene.write((Op.INSERT, 9), first=200)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.cql.tables import ColumnRole, CqlColumn
 from headrace.cql.types import CqlType
-from headrace.sinks.cql.range_deletes import Bound, Deletion, deletions
+from headrace.sinks.cql.log_row_writes import Bound, Deletion, deletions
 
 SIGNS: dict[str, Callable[[int, int], bool]] = {
     "=": operator.eq,

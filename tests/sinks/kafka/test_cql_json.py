@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.cql.decode.arrow_arrays import to_arrow
 from headrace.cql.types import CqlType
-from headrace.sinks.kafka.scylla.cql_json import json_of
+from headrace.sinks.kafka.scylla.log_documents import json_of
 from testkit.generators.cql_values import cql_types, cql_values, serialised
 
 pytestmark = pytest.mark.scaled
@@ -86,7 +86,7 @@ def _same(kind: CqlType, ours: Any, wanted: Any) -> bool:
 
 
 @given(columns())
-def test_what_is_written_is_read_back(made: tuple[CqlType, list[Any]]) -> None:
+def test_written_values_are_read_back(made: tuple[CqlType, list[Any]]) -> None:
     kind, values = made
     raw = pa.array([None if value is None else serialised(kind, value) for value in values], pa.binary())
     texts = json_of(kind, to_arrow(kind, raw, "v"))
@@ -96,15 +96,15 @@ def test_what_is_written_is_read_back(made: tuple[CqlType, list[Any]]) -> None:
 
 
 def test_corners() -> None:
-    def told(kind: str, *raw: bytes) -> list[Any]:
+    def encoded(kind: str, *raw: bytes) -> list[Any]:
         return list(json_of(CqlType(kind), to_arrow(CqlType(kind), pa.array(raw, pa.binary()))).to_pylist())
 
-    assert told("double", b"\x7f\xf8" + bytes(6), b"\xff\xf0" + bytes(6), b"\x40\x59" + bytes(6)) == ['"NaN"', '"-Infinity"', "100.0"]
-    assert told("timestamp", b"\x80" + bytes(7), b"\x7f" + b"\xff" * 7, bytes(8)) == [
+    assert encoded("double", b"\x7f\xf8" + bytes(6), b"\xff\xf0" + bytes(6), b"\x40\x59" + bytes(6)) == ['"NaN"', '"-Infinity"', "100.0"]
+    assert encoded("timestamp", b"\x80" + bytes(7), b"\x7f" + b"\xff" * 7, bytes(8)) == [
         '"-292275055-05-16T16:47:04.192Z"',
         '"292278994-08-17T07:12:55.807Z"',
         '"1970-01-01T00:00:00.000Z"',
     ]
-    assert told("date", bytes(4), b"\xff" * 4, b"\x80\0\0\0") == ['"-5877641-06-23"', '"5881580-07-11"', '"1970-01-01"']
-    assert told("text", 'a"\n€'.encode(), b"") == ['"a\\"\\n€"', '""']
-    assert told("blob", b"", b"\0\xff") == ['"0x"', '"0x00ff"']
+    assert encoded("date", bytes(4), b"\xff" * 4, b"\x80\0\0\0") == ['"-5877641-06-23"', '"5881580-07-11"', '"1970-01-01"']
+    assert encoded("text", 'a"\n€'.encode(), b"") == ['"a\\"\\n€"', '""']
+    assert encoded("blob", b"", b"\0\xff") == ['"0x"', '"0x00ff"']

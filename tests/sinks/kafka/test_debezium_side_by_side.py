@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from headrace.model.change_block import Op
-from headrace.sinks.kafka.messages.messages import Messages
-from headrace.sources.debezium.read_context import KnownTable
+from headrace.sinks.kafka.delivery import Messages
+from headrace.sources.debezium.events.records import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
 from testkit.oracles.binlogs import Image, images_of
 from testkit.recordings.debezium_encoded import as_records, blocks_since_snapshot, encoded

@@ -1,4 +1,7 @@
-"""Debezium's events from blocks: JSON fragments compared with Python's, and the events of a block's images."""
+"""Debezium's events from blocks: JSON fragments compared with Python's, and the events of a block's images.
+
+A pipe sends them, without Spark, to a real broker; the `debezium` source reads the source's rows from them.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,100 @@ import random
 import struct
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.model.table_selection import Selection
 from headrace.model.version import pack_version
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.pipes.mysql.pipe import MySQLPipe
+from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.kafka.debezium import envelope_encoder
 from headrace.sinks.kafka.debezium.envelope_encoder import DebeziumEncoder, Origin
 from headrace.sinks.kafka.debezium.json_fragments import in_base64, quoted, shown
-from headrace.sinks.kafka.messages.messages import Messages
-from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat, Tombstones
-from headrace.sources.debezium.read_context import KnownTable
+from headrace.sinks.kafka.delivery import Messages
+from headrace.sinks.kafka.options import KafkaOptions, MessageFormat, Tombstones
+from headrace.sinks.kafka.sink import KafkaSink
+from headrace.sources.debezium.events.records import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
+from headrace.sources.mysql.rows import row_decoder
 from testkit.generators.kind_values import COLUMNS, VALUES, array_of, block_of_rows
+from testkit.generators.workload import TABLES, Workload, run_transaction
+from testkit.oracles.binlogs import open_logbook
+from testkit.oracles.both_ends import log_end, source_rows
+from testkit.oracles.topics import Kept, read_topic
+from testkit.pipelines.local_pipeline import without_spark
 from testkit.recordings.debezium_encoded import as_records
-from testkit.recordings.debezium_recordings import as_batches
+from testkit.recordings.debezium_recordings import KafkaRecord, as_batches
+from testkit.recordings.debezium_replay import Replay
+from testkit.servers.broker import PrivateBroker
+
+PREFIX = "srv"
+
+
+@pytest.mark.slow(
+    "mysql",
+    because=("the test itself on MariaDB; test_debezium_s_events[mysql]; test_read_back_by_the_debezium_source_the_events_are_the_changes"),
+)
+@pytest.mark.parametrize("schemas", [False, True])
+def test_snapshot_and_changes_are_read_back_from_the_topics(
+    server: PrivateServer, database: str, broker: PrivateBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schemas: bool
+) -> None:
+    without_spark(monkeypatch)
+    # Small blocks, so that their bounds cut events.
+    monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
+    Workload(server, database, 7).prepare()
+    choices = KafkaOptions(format=MessageFormat.DEBEZIUM, prefix=PREFIX, partitions=3, schemas=schemas)
+    settings = PipeSettings(Selection((f"{database}.*",)), tmp_path / "state", once=True, flush_seconds=0.0, master="local[2]")
+    chance = random.Random(7)
+    with open_logbook(server, database) as book, server.root_connection(database, autocommit=False) as connection:
+        for _ in range(2):
+            for _ in range(20):
+                run_transaction(connection, chance)
+            MySQLPipe(book.address, KafkaSink.from_url(broker.url(), choices), "sink", settings, LogView()).run()
+    replay = Replay(DebeziumReader())
+    headers: set[str] = set()
+    for table in TABLES:
+        topic = f"{PREFIX}.{database}.{table}"
+        messages = read_topic(broker, topic)
+        headers |= {name for message in messages for name in message.headers}
+        _check_places(messages, server)
+        replay.feed_all(as_batches([_record(topic, message) for message in messages]), chance)
+        name = TableName(database, table)
+        columns = [column.name for column in replay.reader.tables[name].schema.columns]
+        rows = [tuple(row[column] for column in columns) for row in replay.rows(name)]
+        expected = source_rows(server, database, table)
+        if schemas:
+            assert sorted(rows, key=repr) == expected
+        assert len(rows) == len(expected)
+    assert replay.refused == []
+    assert {"__debezium.newkey", "__debezium.oldkey", "headrace.position"} <= headers
+
+
+def _record(topic: str, message: Kept) -> KafkaRecord:
+    headers: list[tuple[str, bytes | None]] = list(message.headers.items())
+    return KafkaRecord(topic, message.partition, message.offset, message.timestamp_ms, message.key, message.value, tuple(headers))
+
+
+def _check_places(messages: list[Kept], server: PrivateServer) -> None:
+    """Every event names the server's log file, and a position in it."""
+    number, end = log_end(server)
+    events = [json.loads(message.value) for message in messages if message.value is not None]
+    for event in events:
+        payload = event.get("payload", event)
+        source = payload["source"]
+        assert (source["connector"], source["name"], source["file"]) == (server.flavour, PREFIX, f"binlog.{number:06d}")
+        assert 0 < source["pos"] < end
+        assert (payload["op"] == "r") == (source["snapshot"] == "true") == (source["gtid"] is None)
+    assert {"r", "c", "u", "d"} <= {event.get("payload", event)["op"] for event in events}
+
 
 TABLE = TableSchema(
     TableName("shop", "t"), (Column("id", Kind.INT32, False), Column("v", Kind.STRING), Column("k", Kind.INT64, False)), ("k", "id")
@@ -51,7 +129,7 @@ def values(messages: list[Messages]) -> list[Any]:
     return [value and json.loads(value) for one in messages for value in one.value.to_pylist()]
 
 
-def test_texts_are_json_strings_whatever_is_in_them() -> None:
+def test_any_text_is_a_json_string() -> None:
     chance = random.Random(7)
     letters = [*map(chr, range(0x80)), "é", "日", "🚰", "\u2028", "\ud7ff"]
     texts = [None, "", *("".join(chance.choices(letters, k=chance.randrange(40))) for _ in range(500)), None]

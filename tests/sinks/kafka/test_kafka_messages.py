@@ -16,9 +16,9 @@ from headrace.kafka.address import parse_kafka_url
 from headrace.kafka.mypipe.wire_format import Mutation, generic_schema
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
-from headrace.sinks.kafka.messages.message_keys import encode_keys
-from headrace.sinks.kafka.messages.messages import Messages
-from headrace.sinks.kafka.messages.options import KafkaOptions, KeyChanges, MessageFormat, Tombstones
+from headrace.sinks.kafka.delivery import Messages
+from headrace.sinks.kafka.mypipe.encoder import encode_keys
+from headrace.sinks.kafka.options import KafkaOptions, KeyChanges, MessageFormat, Tombstones
 from headrace.sinks.kafka.sink import KafkaSink
 from testkit.generators.kind_values import block_of_rows, table_of_all
 from testkit.oracles.topics import avro_record
@@ -59,12 +59,12 @@ def nulls(row: Row) -> list[str]:
     return [column.name for column, value in zip(SCHEMA.columns, row, strict=True) if value is None]
 
 
-Told = tuple[bytes, int, Mutation | None, dict[str, Any], list[str], list[str]]
+DecodedMessage = tuple[bytes, int, Mutation | None, dict[str, Any], list[str], list[str]]
 
 
-def expected(images: list[Image], *, split: bool, tombstones: bool) -> list[Told]:
+def expected(images: list[Image], *, split: bool, tombstones: bool) -> list[DecodedMessage]:
     """Return key, version, mutation, maps, NULLs before and NULLs of each expected message."""
-    found: list[Told] = []
+    found: list[DecodedMessage] = []
     before: Row | None = None
     for at, (op, row) in enumerate(images):
         key, version = b'{"id":%d}' % row[0], 500 + at
@@ -88,8 +88,8 @@ def expected(images: list[Image], *, split: bool, tombstones: bool) -> list[Told
     return found
 
 
-def told(messages: Messages) -> list[Told]:
-    found: list[Told] = []
+def decoded_messages(messages: Messages) -> list[DecodedMessage]:
+    found: list[DecodedMessage] = []
     headers = messages.headers or ((),) * len(messages.value)
     columns = (messages.key.to_pylist(), messages.version.to_pylist(), messages.value.to_pylist(), headers)
     for key, version, value, mine in zip(*columns, strict=True):
@@ -116,14 +116,14 @@ changes = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(changes, min_size=1, max_size=12), st.booleans(), st.booleans())
-def test_any_block(stories: list[list[Image]], split: bool, tombstones: bool) -> None:
-    images = [image for story in stories for image in story]
+def test_any_block(histories: list[list[Image]], split: bool, tombstones: bool) -> None:
+    images = [image for history in histories for image in history]
     chosen = {
         "key_changes": KeyChanges.SPLIT if split else KeyChanges.UPDATE,
         "tombstones": Tombstones.ON if tombstones else Tombstones.OFF,
     }
     messages = messages_of(block_of(images), **chosen)
-    assert told(messages) == expected(images, split=split, tombstones=tombstones)
+    assert decoded_messages(messages) == expected(images, split=split, tombstones=tombstones)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import headrace.kafka
 from headrace.kafka.address import parse_kafka_url
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat
+from headrace.sinks.kafka.options import KafkaOptions, MessageFormat
 from headrace.sinks.kafka.sink import KafkaSink
 from testkit.generators.kind_values import COLUMNS, VALUES, array_of, plain_of
 from testkit.servers.broker import PrivateBroker
@@ -60,7 +60,7 @@ def _block(schema: TableSchema) -> ChangeBlock:
 
 
 @pytest.mark.parametrize("form", [MessageFormat.GENERIC, MessageFormat.SPECIFIC])
-def test_what_is_written_is_read_again(broker: PrivateBroker, tmp_path: Path, form: MessageFormat) -> None:
+def test_a_consumer_reads_the_written_messages(broker: PrivateBroker, tmp_path: Path, form: MessageFormat) -> None:
     schema = _table(f"round_{form.value}")
     block = _block(schema)
     folder = str(tmp_path / "schemas")

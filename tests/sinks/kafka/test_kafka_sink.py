@@ -16,9 +16,9 @@ from headrace.kafka.address import parse_kafka_url
 from headrace.kafka.mypipe.wire_format import Mutation, generic_schema, read_position, transaction_guids
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.kafka.messages import delivery
-from headrace.sinks.kafka.messages.errors import Refusals
-from headrace.sinks.kafka.messages.options import (
+from headrace.sinks.kafka import delivery
+from headrace.sinks.kafka.delivery import Refusals
+from headrace.sinks.kafka.options import (
     Cleanup,
     Compression,
     KafkaOptions,
@@ -69,7 +69,7 @@ def write(sink: KafkaSink, *blocks: ChangeBlock) -> None:
         writer.close()
 
 
-def told(message: Kept) -> tuple[str, dict[str, Any]]:
+def decoded(message: Kept) -> tuple[str, dict[str, Any]]:
     assert message.value is not None
     mutation = Mutation(message.value[1])
     assert message.value[:4] == bytes([0, mutation, 0, mutation])
@@ -96,9 +96,7 @@ def test_every_change_is_a_message_under_its_key(broker: PrivateBroker) -> None:
         by_key.setdefault(message.key, []).append(message)
     assert set(by_key) == {b'{"id":1}', b'{"id":2}', b'{"id":3}'}
     assert all(len({message.partition for message in mine}) == 1 for mine in by_key.values())
-    story = {
-        key: [told(message) if message.value is not None else None for message in mine] for key, mine in by_key.items() if key is not None
-    }
+    entries_by_key = {key: [decoded(one) if one.value is not None else None for one in mine] for key, mine in by_key.items()}
     shop = {
         "database": "shop",
         "table": schema.name.table,
@@ -106,21 +104,21 @@ def test_every_change_is_a_message_under_its_key(broker: PrivateBroker) -> None:
         "bytes": {},
         "longs": {},
     }
-    one = {key: value for key, value in story[b'{"id":1}'][0][1].items() if key != "tableId"}  # type: ignore[index]
+    one = {key: value for key, value in entries_by_key[b'{"id":1}'][0][1].items() if key != "tableId"}  # type: ignore[index]
     assert one == {**shop, "integers": {"id": 1}, "strings": {"name": "one"}}
-    assert [entry and entry[0] for entry in story[b'{"id":1}']] == ["insert", "update", "delete", None]
-    updated = story[b'{"id":1}'][1]
+    assert [entry and entry[0] for entry in entries_by_key[b'{"id":1}']] == ["insert", "update", "delete", None]
+    updated = entries_by_key[b'{"id":1}'][1]
     assert updated is not None
     assert (updated[1]["old_strings"], updated[1]["new_strings"]) == ({"name": "one"}, {})
-    assert [entry and entry[0] for entry in story[b'{"id":2}']] == ["insert", "delete", None]
-    assert [entry and entry[0] for entry in story[b'{"id":3}']] == ["insert"]
+    assert [entry and entry[0] for entry in entries_by_key[b'{"id":2}']] == ["insert", "delete", None]
+    assert [entry and entry[0] for entry in entries_by_key[b'{"id":3}']] == ["insert"]
     positions = {key: [read_position(message.position)[0] for message in mine] for key, mine in by_key.items()}
     assert positions == {b'{"id":1}': [1000, 1003, 1006, 1006], b'{"id":2}': [1001, 1004, 1004], b'{"id":3}': [1005]}
     nulls = [message.headers.get("headrace.nulls") for message in by_key[b'{"id":1}'][:3]]
     assert nulls == [None, b'["name"]', b'["name"]']
     assert "headrace.old_nulls" not in by_key[b'{"id":1}'][1].headers
     assert {message.headers["headrace.committed"] for message in found} == {(1_700_000_000_123_456).to_bytes(8, "big")}
-    table_ids = {entry[1]["tableId"] for entries in story.values() for entry in entries if entry}
+    table_ids = {entry[1]["tableId"] for entries in entries_by_key.values() for entry in entries if entry}
     assert len(table_ids) == 1
     assert 0 < table_ids.pop() < 1 << 48
 
@@ -139,7 +137,7 @@ def test_an_update_of_the_key_is_one_message_by_choice(broker: PrivateBroker) ->
     schema = table()
     write(sink_of(broker, key_changes=KeyChanges.UPDATE, timestamps=Timestamps.COMMIT), block_of(schema, MIXED[4:6]))
     [only] = read_topic(broker, f"shop_{schema.name.table}_generic")
-    word, record = told(only)
+    word, record = decoded(only)
     assert (word, only.key, only.timestamp_ms) == ("update", b'{"id":3}', 1_700_000_000_123)
     assert (record["old_integers"], record["new_integers"]) == ({"id": 2}, {"id": 3})
     assert only.headers["headrace.old_nulls"] == b'["name"]'
@@ -152,7 +150,7 @@ def test_rows_of_a_snapshot_are_distinguished_by_their_numbers(broker: PrivateBr
     # A table without a key is in one partition, in order.
     assert {(message.partition, message.key) for message in found} == {(found[0].partition, None)}
     assert [read_position(message.position) for message in found] == [(77, 0), (77, 1)]
-    assert [told(message)[1]["txid"] for message in found] == [None, None]
+    assert [decoded(message)[1]["txid"] for message in found] == [None, None]
 
 
 def test_keys_go_where_javas_clients_send_them(broker: PrivateBroker) -> None:

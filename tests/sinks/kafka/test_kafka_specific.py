@@ -18,7 +18,7 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.kafka.messages.options import Incompatible, KafkaOptions, MessageFormat
+from headrace.sinks.kafka.options import Incompatible, KafkaOptions, MessageFormat
 from headrace.sinks.kafka.sink import KafkaSink
 from testkit.generators.kind_values import block_of_rows
 from testkit.oracles.topics import Kept, read_topic
@@ -94,11 +94,11 @@ def test_altered_tables(broker: PrivateBroker, kept: tuple[str, Callable[[int], 
         assert "compatibility" in error.value.hint
     generic = replace(sink, choices=replace(sink.choices, format=MessageFormat.GENERIC))
     write(generic, first, widened, replace(first, schema=replace(first.schema, columns=(ID, replace(NAME, source_type="text")))))
-    told = [message.headers["headrace.columns"] for message in read_topic(broker, f"shop_{table.table}_generic")]
-    assert len(set(told)) == 3
+    column_headers = [message.headers["headrace.columns"] for message in read_topic(broker, f"shop_{table.table}_generic")]
+    assert len(set(column_headers)) == 3
 
 
-def test_an_incompatible_change_goes_on_by_choice(broker: PrivateBroker, tmp_path: Path) -> None:
+def test_an_incompatible_change_continues_by_option(broker: PrivateBroker, tmp_path: Path) -> None:
     table = TableName("shop", f"t_{secrets.token_hex(4)}")
     choices = KafkaOptions(format=MessageFormat.SPECIFIC, registry=str(tmp_path), incompatible=Incompatible.NEW)
     sink = KafkaSink(parse_kafka_url(broker.url()), choices)

@@ -15,7 +15,7 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.kafka.address import parse_kafka_url
 from headrace.model.schema import Column, Kind, TableSchema
-from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat, TextAs
+from headrace.sinks.kafka.options import KafkaOptions, MessageFormat, TextAs
 from headrace.sinks.kafka.sink import KafkaSink
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from testkit.generators.server_types import ROWS, TYPES
@@ -103,8 +103,8 @@ def compare(life: Life, changes: list[tuple[int, list[Row]]]) -> None:
     names = [column.name for column in life.schema.columns]
     wrong = [
         (kind, name, repr(mine)[:80], repr(theirs)[:80])
-        for (kind, ours), (_, witness) in zip(changes, expected, strict=True)
-        for one, other in zip(ours, witness, strict=True)
+        for (kind, ours), (_, expected_values) in zip(changes, expected, strict=True)
+        for one, other in zip(ours, expected_values, strict=True)
         for name, mine, theirs in zip(names, one, other, strict=True)
         if mine != theirs
     ]
@@ -132,11 +132,11 @@ def generic_row(schema: TableSchema, record: dict[str, Any], prefix: str, nulls:
         ]
         # Either in one map or marked as NULL.
         assert len(values) == (column.name not in named), column
-        found.append(None if not values else told(column, values[0]))
+        found.append(None if not values else printed(column, values[0]))
     return tuple(found)
 
 
-def told(column: Column, value: Any) -> Value:
+def printed(column: Column, value: Any) -> Value:
     """A value of a message as the server's text."""
     match column.kind, value:
         case Kind.BIT, bytes():
@@ -171,4 +171,4 @@ def test_specific_messages_hold_what_the_server_selects(life: Life, broker: Priv
 
 def specific_row(schema: TableSchema, record: dict[str, Any], prefix: str) -> Row:
     values = [(column, record[prefix + column.name]) for column in schema.columns]
-    return tuple(None if value is None else told(column, value) for column, value in values)
+    return tuple(None if value is None else printed(column, value) for column, value in values)

@@ -171,7 +171,7 @@ def test_positions_order_documents_as_the_log_does() -> None:
     assert [json.loads(key) for key in made.key.to_pylist()[:6:2]] == [{"pk": 0}, {"pk": 1}, {"pk": 2}]
 
 
-def test_what_no_server_writes_is_refused() -> None:
+def test_values_that_no_server_writes_are_rejected() -> None:
     table = _table("pk int, ck int, u ut, PRIMARY KEY (pk, ck)", "CREATE TYPE ks.ut (a int, b int)")
     capture = Capture([table], lambda: T, keyspace="ks", seed=1)
     whole = log_block(table, capture.log("DELETE FROM ks.t WHERE pk = 0 AND ck > 1"))

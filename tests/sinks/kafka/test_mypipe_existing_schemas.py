@@ -26,8 +26,8 @@ from headrace.kafka.mypipe.wire_format import Mutation
 from headrace.kafka.schema_repository import RegisteredSchema
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat
 from headrace.sinks.kafka.mypipe.existing_records import match_record
+from headrace.sinks.kafka.options import KafkaOptions, MessageFormat
 from headrace.sinks.kafka.sink import KafkaSink
 from testkit.generators.kind_values import COLUMNS as ALL_COLUMNS
 from testkit.generators.kind_values import VALUES, array_of, block_of_rows

@@ -17,7 +17,7 @@ from headrace.kafka.avro.schema import parse_schema
 from headrace.kafka.mypipe.wire_format import Mutation, generic_schema
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat, MutationSchemas
+from headrace.sinks.kafka.options import KafkaOptions, MessageFormat, MutationSchemas
 from headrace.sinks.kafka.sink import KafkaSink
 from testkit.generators.kind_values import block_of_rows
 from testkit.oracles.topics import Kept, read_topic

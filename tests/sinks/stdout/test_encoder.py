@@ -93,7 +93,7 @@ def test_big_numbers_in_quotes_by_choice() -> None:
     assert json.loads(made[0])["after"] == {"big": "18446744073709551615", "small": 7}
 
 
-def test_what_a_line_says() -> None:
+def test_log_line_contents() -> None:
     columns = [Column("id", Kind.INT32, False), Column("status", Kind.STRING)]
     rows = [[1, "new"], [1, "new"], [2, "paid"], [2, "paid"], [3, None]]
     ops = [Op.INSERT, Op.BEFORE, Op.UPDATE, Op.DELETE, Op.INSERT]
@@ -134,9 +134,9 @@ def test_nothing_hostile_reaches_a_terminal(choices: LineOptions) -> None:
         bare = re.sub("\x1b\\[[0-9]*m", "", line) if choices.colour else line
         assert bare.removesuffix("\n").isprintable(), ascii(bare)
     if not choices.human:
-        told = json.loads(made[0])
-        assert told["after"] == {HOSTILE: HOSTILE * 100, "e": HOSTILE}
-        assert told["table"] == HOSTILE
+        event = json.loads(made[0])
+        assert event["after"] == {HOSTILE: HOSTILE * 100, "e": HOSTILE}
+        assert event["table"] == HOSTILE
         assert json.loads(made[3])["statement"] == f"ALTER TABLE {HOSTILE}"
 
 

@@ -75,7 +75,7 @@ class Twins:
         options: dict[str, Any] = {"client_flag": CLIENT.MULTI_STATEMENTS, "charset": "latin1"}
         with self.target.root_connection(**options) as connection, connection.cursor() as cursor:
             cursor.execute("SET SESSION sql_mode = 'TRADITIONAL,ANSI_QUOTES,NO_BACKSLASH_ESCAPES', time_zone = '+05:00'")
-            cursor._query(out.encode())  # type: ignore[attr-defined] # (the text is UTF-8, whatever the connection's character set)
+            cursor._query(out.encode())  # type: ignore[attr-defined] # (the text is UTF-8 for any character set of the connection)
             while cursor.nextset():
                 pass
         return out

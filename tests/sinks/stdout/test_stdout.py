@@ -19,7 +19,7 @@ from headrace import cli
 from headrace.demo.private_server import PrivateServer
 from headrace.sources.mysql.rows import row_decoder
 from testkit.generators.workload import TABLES, Workload, run_transaction
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.oracles.binlogs import open_logbook
 from testkit.oracles.both_ends import source_rows
 from testkit.pipelines.local_pipeline import without_spark
@@ -164,7 +164,7 @@ def test_one_kill_of_a_printing_pipe(mariadb_server: PrivateServer, tmp_path: Pa
 
 
 def newest_rows(lines: Iterable[Line], table: str) -> list[tuple[Any, ...]]:
-    """The rows at the end, by someone who takes the highest version of each key."""
+    """Return the rows at the end: those with the highest version of each key."""
     newest: dict[str, tuple[int, Line | None]] = {}
     for line in lines:
         if line["table"] != table or line["op"] == "schema":

@@ -13,18 +13,16 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
+from headrace.kafka.avro.decoder import schema_ids
 from headrace.kafka.avro.schema import parse_schema
-from headrace.kafka.avro.wire_header import schema_ids
-from headrace.kafka.registry import MemoryRepository
-from headrace.kafka.registry_files import DirectoryRepository
+from headrace.kafka.registry import DirectoryRepository, MemoryRepository
 from headrace.model.change_block import Op
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.debezium.events.event_versions import VersionRule
 from headrace.sources.debezium.events.options import DebeziumOptions, EventShape
 from headrace.sources.debezium.events.parsed_events import Events, ParsedEvents
-from headrace.sources.debezium.events.records import DecodedRecords, Records
+from headrace.sources.debezium.events.records import DecodedRecords, KnownTable, Records
 from headrace.sources.debezium.formats.avro_events import AvroParser, repository_at
-from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
 from headrace.sources.debezium.types.schema_widening import widen_schema
 from testkit.generators.avro_random import write_with_fastavro
@@ -58,8 +56,8 @@ def changes(decoded: list[DecodedRecords]) -> dict[str, list[tuple[int, int, int
         for version, op, moment, row in rows:
             if version >= emptied.get(block.schema.name, 0):
                 # Each connector read its snapshot at its own time and position.
-                told = (0, op, 0) if op == Op.SNAPSHOT else (version, op, moment)
-                found.setdefault(str(block.schema.name), []).append((*told, repr(sorted(row.items()))))
+                stamp = (0, op, 0) if op == Op.SNAPSHOT else (version, op, moment)
+                found.setdefault(str(block.schema.name), []).append((*stamp, repr(sorted(row.items()))))
     return {table: sorted(lines) for table, lines in found.items()}
 
 
@@ -210,8 +208,8 @@ def parse(made: Made, pairs: list[tuple[bytes | None, bytes | None]], choices: D
     given = records(pairs)
     rows = np.flatnonzero(given.value.is_valid().to_numpy(zero_copy_only=False))
     parsed = AvroParser(choices or DebeziumOptions(), made.repository).parse(given, rows, None)
-    told = [int(row) for events in parsed.events for row in events.record] + [one.record for one in parsed.refused]
-    assert sorted(told) == rows.tolist() or parsed.ignored
+    numbers = [int(row) for events in parsed.events for row in events.record] + [one.record for one in parsed.refused]
+    assert sorted(numbers) == rows.tolist() or parsed.ignored
     return parsed
 
 
@@ -278,8 +276,8 @@ def test_a_number_of_a_source_that_cannot_be_read_hides_no_other(made: Made, fla
     else:
         source = {**SOURCE, "fields": [{**one, "type": kind} if one["name"] == "pos" else one for one in SOURCE["fields"]]}
         schema = {**ENVELOPE, "fields": [{**one, "type": source} if one["name"] == "source" else one for one in ENVELOPE["fields"]]}
-        told = [event("c", None, row(1), 0) for _ in texts]
-        values = [made.encode(schema, {**one, "source": {**one["source"], "pos": text}}) for one, text in zip(told, texts, strict=True)]
+        sent = [event("c", None, row(1), 0) for _ in texts]
+        values = [made.encode(schema, {**one, "source": {**one["source"], "pos": text}}) for one, text in zip(sent, texts, strict=True)]
     parsed = parse(made, [(made.encode(KEY, {"id": 1}), value) for value in values])
     events = only(parsed)
     assert events.source["pos"].to_pylist() == [10, None, 30]
@@ -389,7 +387,7 @@ def test_ids_in_bulk() -> None:
     assert schema_ids(messages[:0])[0].tolist() == []
 
 
-def test_what_must_be_given() -> None:
+def test_a_schema_registry_is_required() -> None:
     with pytest.raises(DefiniteError, match="no schema registry") as caught:
         repository_at("")
     assert "registry" in caught.value.hint

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Kind, TableName
-from headrace.sources.debezium.events.fields import ConnectField, RowFields
+from headrace.sources.debezium.events.parsed_events import ConnectField, RowFields
 from headrace.sources.debezium.types.column_mapping import (
     SOURCE_LENGTH,
     SOURCE_SCALE,
@@ -92,9 +92,9 @@ def _plain(name: str, word: str, semantic: str = "", **parameters: str) -> Conne
 
 
 def test_json_and_avro_describe_the_same_row() -> None:
-    told = field_of(_ENVELOPE)
-    assert is_envelope(told)
-    fields = row_fields(told, field_of(_KEY))
+    envelope = field_of(_ENVELOPE)
+    assert is_envelope(envelope)
+    fields = row_fields(envelope, field_of(_KEY))
     assert fields.key == ("id",)
     assert [field.type for field in fields.row] == ["int64", "int16", "float32", "bytes", "string", "array", "map"]
     assert fields == row_fields(field_of_avro(_AVRO), field_of(_KEY))
@@ -132,7 +132,7 @@ def test_avro_without_connect_has_meaning_by_its_logical_types() -> None:
 
 
 @pytest.mark.parametrize("schema", [["int", "string"], "unheard", {"type": "unheard"}, 5, {"fields": []}])
-def test_what_is_no_schema_is_refused(schema: Any) -> None:
+def test_invalid_schemas_are_rejected(schema: Any) -> None:
     with pytest.raises(DefiniteError):
         field_of_avro(schema, "x")
     with pytest.raises(DefiniteError):

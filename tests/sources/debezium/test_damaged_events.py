@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.sources.debezium.events.records import DecodedRecords, Records
-from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.events.records import DecodedRecords, KnownTable, Records
 from headrace.sources.debezium.reader import DebeziumReader
 from testkit.recordings.debezium_recordings import as_batches, load_records
 from testkit.recordings.debezium_replay import Replay
@@ -65,14 +64,14 @@ def test_damaged_events_are_refused_or_read_as_python_reads_them(name: str) -> N
         if isinstance(found, str):
             outcomes["halted"] = outcomes.get("halted", 0) + 1
             continue
-        told = (
+        parts = (
             len(found.refused)
             + len(found.found)
             + len(found.truncations)
             + sum(found.ignored.values())
             + sum(b.changes for b in found.blocks)
         )
-        assert told == 1, (text, found)
+        assert parts == 1, (text, found)
         outcomes["refused" if found.refused else "read"] = outcomes.get("refused" if found.refused else "read", 0) + 1
         # Python's own output of it reads the same. (Python cannot write a number that its doubles cannot hold.)
         if not found.refused and "Infinity" not in (again := json.dumps(json.loads(text), indent=1)):

@@ -21,13 +21,11 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableName
 from headrace.model.version import pack_version
 from headrace.sources.debezium.events.event_versions import VersionRule
-from headrace.sources.debezium.events.options import DebeziumOptions, EventShape, VersionSource
-from headrace.sources.debezium.events.records import Records
-from headrace.sources.debezium.events.topic_tables import TableNaming, TopicMap
-from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.events.options import DebeziumOptions, EventShape, TableNaming, TopicMap, VersionSource
+from headrace.sources.debezium.events.records import KnownTable, Records
 from headrace.sources.debezium.reader import DebeziumReader
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
+from headrace.sources.mysql.segments.segment_reader import ReadCatalog, plan_tables
 from testkit.oracles.chain import Chain
 from testkit.recordings.debezium_recordings import as_batches, load_log, load_records, load_truth, recording_names
 from testkit.recordings.debezium_replay import Replay

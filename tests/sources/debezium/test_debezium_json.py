@@ -13,9 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.sources.debezium.events.fields import ConnectField
-from headrace.sources.debezium.formats.json_columns import ScannedRecords, TextColumn, wire_array
-from headrace.sources.debezium.formats.json_program import build_program, members_of_paths
+from headrace.sources.debezium.events.parsed_events import ConnectField
+from headrace.sources.debezium.formats.json_columns import ScannedRecords, TextColumn, build_program, members_of_paths, wire_array
 from headrace.sources.debezium.formats.json_records import group_records
 
 pytestmark = pytest.mark.scaled

@@ -14,10 +14,9 @@ import pytest
 
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.text_values import text_functions
-from headrace.sources.debezium.events.fields import ConnectField, RowFields, WireFormat
 from headrace.sources.debezium.events.options import DebeziumOptions
-from headrace.sources.debezium.events.parsed_events import wire_type
-from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.events.parsed_events import ConnectField, RowFields, WireFormat, wire_type
+from headrace.sources.debezium.events.records import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
 from headrace.sources.debezium.schema_history_topic import apply_definitions, read_change, read_record
 from headrace.sources.debezium.types.column_mapping import column_of, field_type, table_schema
@@ -156,9 +155,9 @@ def _compare(
 ) -> int:
     truth = load_truth(connector)[table]
     names = [name for name, _ in truth.columns]
-    told = {field.name: field for field in fields.row}
-    assert set(told) == set(names)
-    columns = {name: _values(rows, told[name], schema.column(name), binaries) for name in names if name not in skip}
+    named = {field.name: field for field in fields.row}
+    assert set(named) == set(names)
+    columns = {name: _values(rows, named[name], schema.column(name), binaries) for name in names if name not in skip}
     left_out: list[tuple[Any, ...]] = []
     ours = {tuple(columns[key][row] for key in truth.key): row for row in range(len(rows))}
     for expected in truth.rows:
@@ -244,8 +243,8 @@ def test_values_of_postgresql(variant: str) -> None:
     assert fields is not None
     truth = load_truth("postgres")["kinds"]
     kinds = dict(truth.columns)
-    told = {field.name: field for field in fields.row}
-    shown = {name: _values(rows, told[name], column_of(told[name])) for name in PLAIN_POSTGRES}
+    named = {field.name: field for field in fields.row}
+    shown = {name: _values(rows, named[name], column_of(named[name])) for name in PLAIN_POSTGRES}
     for expected in truth.rows:
         theirs = dict(zip(kinds, expected, strict=True))
         row = shown["id"].index(theirs["id"])
@@ -267,10 +266,10 @@ def test_values_of_postgresql(variant: str) -> None:
 def test_lists_and_odd_types_of_postgresql() -> None:
     fields, rows = _rows("postgres-schema", "kinds")
     assert fields is not None
-    told = {field.name: field for field in fields.row}
+    named = {field.name: field for field in fields.row}
     numbers = [row["id"] for row in rows]
     shown = {
-        name: _values(rows, told[name], column_of(told[name]))[numbers.index(2)] for name in ("ia", "ta", "na", "da", "tz", "r4", "iv")
+        name: _values(rows, named[name], column_of(named[name]))[numbers.index(2)] for name in ("ia", "ta", "na", "da", "tz", "r4", "iv")
     }
     assert json.loads(shown["ia"]) == [1, None, -3]
     assert json.loads(shown["ta"]) == ["a", None, ""]
@@ -333,19 +332,19 @@ def _described(field: ConnectField) -> tuple[Any, ...]:
 
 
 def test_a_table_that_evolves_takes_all_its_events_in_any_order() -> None:
-    told: list[TableSchema] = []
+    schemas: list[TableSchema] = []
     for record in load_records("mysql-schema"):
         if record.topic.endswith(".evolving") and record.value is not None and record.key is not None:
             value, key = (json.loads(raw)["schema"] for raw in (record.value, record.key))
             schema = table_schema(TableName("shop", "evolving"), row_fields(field_of(value), field_of(key)), default_text)
-            told += [schema] if schema not in told else []
-    assert len(told) > 1
+            schemas += [schema] if schema not in schemas else []
+    assert len(schemas) > 1
     results = []
-    for order in (told, told[::-1]):
+    for order in (schemas, schemas[::-1]):
         known = order[0]
         for schema in order:
             known = widen_schema(known, schema).schema
-        assert all(can_hold(known, schema) for schema in told)
+        assert all(can_hold(known, schema) for schema in schemas)
         results.append({(column.name, column.kind, column.nullable) for column in known.columns})
     assert results[0] == results[1]
     assert {name for name, _, _ in results[0]} >= {name for name, _ in load_truth("mysql")["evolving"].columns}

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.model.schema import Column, Kind
-from headrace.sources.debezium.events.fields import ConnectField, WireFormat
+from headrace.sources.debezium.events.parsed_events import ConnectField, WireFormat
 from headrace.sources.debezium.types.binary import ParsedColumn, bits, from_base64, from_hex, whole_numbers
 from headrace.sources.debezium.types.values import convert_column
 

@@ -13,11 +13,11 @@ from confluent_kafka import Consumer, TopicPartition
 from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
-from headrace.pipes.debezium.keyless_snapshots import newest_snapshots
+from headrace.pipes.debezium.record_task import newest_snapshots
 from headrace.sources.debezium.events.event_versions import TableVersioning, VersionRule
 from headrace.sources.debezium.events.options import SecondSnapshot
+from headrace.sources.debezium.events.records import KnownTable
 from headrace.sources.debezium.offset_range_reader import OffsetRange, read_offset_range
-from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
 from testkit.oracles.topics import read_topic
 from testkit.servers.broker import PrivateBroker
@@ -28,7 +28,7 @@ PATIENCE_S = 60.0
 
 def _read(broker: PrivateBroker, topic: str, last: int) -> list[tuple[Any, Any]]:
     """Keys and values of a topic of one partition, up to the first value whose row has the id `last`."""
-    consumer = Consumer(broker.client_settings(group_id="witness", enable_auto_commit=False, topic_metadata_refresh_interval_ms=200))
+    consumer = Consumer(broker.client_settings(group_id="oracle", enable_auto_commit=False, topic_metadata_refresh_interval_ms=200))
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[tuple[Any, Any]] = []
     deadline = time.monotonic() + PATIENCE_S
@@ -46,7 +46,7 @@ def _read(broker: PrivateBroker, topic: str, last: int) -> list[tuple[Any, Any]]
 
 
 @pytest.mark.slow(because="test_one_kill[DebeziumTopics] reads what a real worker writes; test_a_connector_that_starts_again_may_go_back")
-def test_a_killed_worker_goes_on_and_repeats_what_it_had_not_noted(
+def test_a_killed_worker_resumes_and_repeats_uncommitted_events(
     server: PrivateServer, database: str, broker: PrivateBroker, connect_worker: Callable[..., Worker]
 ) -> None:
     prefix, table = f"live-{database}", f"{database}.t"
@@ -94,6 +94,6 @@ def _check_second_snapshot(broker: PrivateBroker, topic: str) -> None:
     assert sorted(len(one.begins) for one in seen) == [1, 1]
     with pytest.raises(DefiniteError, match="second snapshot"):
         newest_snapshots({}, seen, SecondSnapshot.HALT, lambda _: True)
-    counting, anew = newest_snapshots({}, seen, SecondSnapshot.REPLACE, lambda _: True)
+    counting, replaced = newest_snapshots({}, seen, SecondSnapshot.REPLACE, lambda _: True)
     ((_, counts),) = counting.items()
-    assert [one.version for one in anew] == [counts.version] == [max(one.version for one in seen)]
+    assert [one.version for one in replaced] == [counts.version] == [max(one.version for one in seen)]

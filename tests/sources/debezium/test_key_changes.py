@@ -17,8 +17,7 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.version import pack_version
 from headrace.sources.debezium.events.event_versions import TableVersioning, VersionRule
-from headrace.sources.debezium.events.records import Records
-from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.events.records import KnownTable, Records
 from headrace.sources.debezium.reader import DebeziumReader
 
 TOPIC = "SERVER5432.sbtest.sbtest1"
@@ -125,7 +124,7 @@ def schema() -> TableSchema:
     return found.schema
 
 
-def told(blocks: tuple[ChangeBlock, ...]) -> list[tuple[int, int, int, str]]:
+def lines_of(blocks: tuple[ChangeBlock, ...]) -> list[tuple[int, int, int, str]]:
     return [
         (op, version, image["k"], image["c"])
         for block in blocks
@@ -146,7 +145,7 @@ def test_the_seeds_records_are_one_deletion_one_insertion_and_one_update(schema:
     assert schema.name == NAME
     assert schema.primary_key == ("id", "k")
     decoded = DebeziumReader(tables={NAME: KnownTable(schema, ("id", "k"))}).read(records(EVENTS, described=described))
-    assert told(decoded.blocks) == EXPECTED
+    assert lines_of(decoded.blocks) == EXPECTED
     assert decoded.ignored == {"tombstone": 1}
     assert (decoded.refused, decoded.found, decoded.truncations) == ((), (), ())
     assert decoded.orders == {NAME: TableVersioning(VersionRule.BINLOG)}
@@ -160,5 +159,5 @@ def test_versions_do_not_depend_on_partitions_or_batches(schema: TableSchema) ->
     reader = DebeziumReader(tables={NAME: KnownTable(schema, ("id", "k"), TableVersioning(VersionRule.BINLOG))})
     for order in permutations(EVENTS):
         alone = [reader.read(records([event], described=False, partition=n)) for n, event in enumerate(order)]
-        assert sorted(line for decoded in alone for line in told(decoded.blocks)) == sorted(EXPECTED)
+        assert sorted(line for decoded in alone for line in lines_of(decoded.blocks)) == sorted(EXPECTED)
         assert sum(decoded.ignored.get("tombstone", 0) for decoded in alone) == 1

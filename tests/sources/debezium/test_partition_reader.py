@@ -16,10 +16,8 @@ from headrace.model.change_block import Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.version import pack_version
 from headrace.sources.debezium.events.event_versions import LogTail, TableVersioning, VersionRule
-from headrace.sources.debezium.events.options import DebeziumOptions
-from headrace.sources.debezium.events.records import DecodedRecords, Records
-from headrace.sources.debezium.events.topic_tables import TableNaming, TopicMap, TopicPattern
-from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.events.options import DebeziumOptions, TableNaming, TopicMap, TopicPattern
+from headrace.sources.debezium.events.records import DecodedRecords, KnownTable, Records
 from headrace.sources.debezium.reader import DebeziumReader
 
 NAME = TableName("shop", "goods")
@@ -268,14 +266,14 @@ def test_a_second_snapshot_of_postgresql_halts_until_the_epoch_is_raised() -> No
     assert decoded.tail == LogTail(snapshot=900, epoch=1)
 
 
-BEGAN_ANEW = [
+RESTARTED_SNAPSHOTS = [
     (event(file="other.000008"), "now called 'other'"),
     (event(file="bin.000006", server_id=2), "with another server"),
     (event(file="bin.000001"), "went back from file 30 to file 1"),
 ]
 
 
-@pytest.mark.parametrize(("strange", "why"), BEGAN_ANEW)
+@pytest.mark.parametrize(("strange", "why"), RESTARTED_SNAPSHOTS)
 def test_a_log_that_restarts_halts_until_the_epoch_is_raised(strange: dict[str, Any], why: str) -> None:
     batch = records([event(file="bin.000030", pos=9), strange, strange], first=5)
     with pytest.raises(DefiniteError, match=why) as halted:
@@ -301,14 +299,14 @@ def test_a_connector_that_starts_again_may_go_back() -> None:
     assert len(versions(decoded)) == 2
 
 
-def test_a_partition_that_a_topic_gets_goes_on_with_the_epoch_of_the_others() -> None:
+def test_a_new_partition_continues_with_the_epoch_of_the_others() -> None:
     mine = reader(options=DebeziumOptions(epoch=3), tails={(TOPIC, 1): LogTail("bin", 3, 1, epoch=2)}, begun=1)
     assert [version >> 58 for version in versions(mine.read(records([event()])))] == [2]
     other = replace(mine, tails={})
     assert [version >> 58 for version in versions(other.read(records([event()])))] == [1]
 
 
-def test_a_reader_goes_on_from_what_it_read_before() -> None:
+def test_a_reader_continues_after_its_last_piece() -> None:
     """Spark delivers a partition in pieces."""
     mine = reader(options=DebeziumOptions(epoch=1), tails={(TOPIC, 0): LogTail("bin", 30, 1)})
     pieces = [records([event(file="new.000001")], first=3), records([event(file="new.000002")], first=4)]
@@ -326,7 +324,7 @@ def test_what_was_emptied_stays_empty_of_what_lags_behind() -> None:
     assert sum(late.ignored.values()) == 1
 
 
-def test_a_tombstone_that_is_all_there_is_deletes_by_its_key() -> None:
+def test_a_lone_tombstone_deletes_by_its_key() -> None:
     flat = reader(
         VersionRule.OFFSET, tables={NAME: KnownTable(SCHEMA, ("id",), TableVersioning(VersionRule.OFFSET, TOPIC, tombstones=True))}
     )
@@ -380,7 +378,7 @@ def test_rows_are_not_taken_for_other_records() -> None:
         assert {column.name for column in decoded.found[0].schema.columns} == row.keys()
 
 
-def test_nothing_is_nothing() -> None:
+def test_empty_input_gives_empty_output() -> None:
     assert reader().read(records([])) == DecodedRecords()
 
 

@@ -11,7 +11,7 @@ from headrace.errors import DefiniteError
 from headrace.model.alter_effects import BackfillValue, Unchanged
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.schema_change import AddColumn, ModifyColumn
-from headrace.sources.debezium.events.fields import ConnectField, RowFields
+from headrace.sources.debezium.events.parsed_events import ConnectField, RowFields
 from headrace.sources.debezium.types.column_mapping import column_of, table_schema
 from headrace.sources.debezium.types.schema_widening import absent, can_hold, widen_schema
 from headrace.sources.debezium.types.values import default_text
@@ -21,15 +21,15 @@ ID = ConnectField("id", "int64", optional=False)
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 
-def _told(*fields: ConnectField, key: tuple[str, ...] = ("id",)) -> TableSchema:
+def _described(*fields: ConnectField, key: tuple[str, ...] = ("id",)) -> TableSchema:
     return table_schema(TABLE, RowFields((ID, *fields), key), default_text)
 
 
-def _one(known: ConnectField | Column, told: ConnectField) -> Column:
+def _one(known: ConnectField | Column, described: ConnectField) -> Column:
     """A column after events with another type."""
     column = known if isinstance(known, Column) else column_of(known)
     before = TableSchema(TABLE, (column_of(ID), column), ("id",))
-    return widen_schema(before, _told(told)).schema.column("c")
+    return widen_schema(before, _described(described)).schema.column("c")
 
 
 def _decimal(precision: int, scale: int) -> ConnectField:
@@ -37,20 +37,20 @@ def _decimal(precision: int, scale: int) -> ConnectField:
 
 
 def test_the_same_events_change_nothing() -> None:
-    known = _told(ConnectField("c", "string"), ConnectField("d", "bytes", DECIMAL, {"scale": "2"}))
+    known = _described(ConnectField("c", "string"), ConnectField("d", "bytes", DECIMAL, {"scale": "2"}))
     assert widen_schema(known, known).alteration is None
     assert can_hold(known, known)
 
 
 def test_a_new_column_is_added_where_it_stands_with_what_older_rows_hold() -> None:
-    known = _told(ConnectField("a", "int32"))
-    told = _told(
+    known = _described(ConnectField("a", "int32"))
+    described = _described(
         ConnectField("n", "int32"),
         ConnectField("a", "int32"),
         ConnectField("d", "int32", optional=False, default=7),
         ConnectField("t", "string"),
     )
-    grown = widen_schema(known, told)
+    grown = widen_schema(known, described)
     assert [column.name for column in grown.schema.columns] == ["id", "n", "a", "d", "t"]
     assert all(isinstance(change, AddColumn) for change in grown.changes)
     assert grown.alteration is not None
@@ -59,24 +59,24 @@ def test_a_new_column_is_added_where_it_stands_with_what_older_rows_hold() -> No
     assert altered_columns["d"].effect == BackfillValue(7)
     assert altered_columns["a"].effect == Unchanged()
     assert (altered_columns["d"].origin, altered_columns["a"].origin) == (None, "a")
-    assert not can_hold(known, told)
-    assert can_hold(grown.schema, told)
+    assert not can_hold(known, described)
+    assert can_hold(grown.schema, described)
     assert can_hold(grown.schema, known)
 
 
 def test_a_new_column_with_unknown_older_values_is_nullable() -> None:
-    grown = widen_schema(_told(), _told(ConnectField("t", "int64", "io.debezium.time.MicroTimestamp", optional=False, default=0)))
+    grown = widen_schema(_described(), _described(ConnectField("t", "int64", "io.debezium.time.MicroTimestamp", optional=False, default=0)))
     assert grown.schema.column("t").nullable
     assert "column t is new" in grown.notes[0]
 
 
 def test_a_column_that_events_no_longer_have_stays() -> None:
-    known = _told(
+    known = _described(
         ConnectField("a", "int32", optional=False),
         ConnectField("b", "int32", "io.debezium.time.Date", optional=False),
         ConnectField("c", "string"),
     )
-    grown = widen_schema(known, _told(), zeroes=True)
+    grown = widen_schema(known, _described(), zeroes=True)
     assert [column.name for column in grown.schema.columns] == ["id", "a", "b", "c"]
     # A missing integer is 0, as when the column was added; a required date has no such value.
     assert [column.nullable for column in grown.schema.columns] == [False, False, True, True]
@@ -85,13 +85,13 @@ def test_a_column_that_events_no_longer_have_stays() -> None:
     with pytest.raises(DefiniteError, match="no NULLs and no default"):
         absent(known.column("b"), 1, zeroes=True)
     # Not in PostgreSQL, which adds such a column to a table with rows only with a default, which may have been dropped later.
-    assert [column.nullable for column in widen_schema(known, _told()).schema.columns] == [False, True, True, True]
+    assert [column.nullable for column in widen_schema(known, _described()).schema.columns] == [False, True, True, True]
 
 
 def test_events_from_before_a_column_was_added_hold_its_default() -> None:
-    told = _told(ConnectField("c", "int32", default=7), ConnectField("t", "int64", "io.debezium.time.MicroTimestamp", default=0))
-    assert absent(told.column("c"), 2).to_pylist() == [7, 7]
-    assert absent(told.column("t"), 2).to_pylist() == [None, None]
+    described = _described(ConnectField("c", "int32", default=7), ConnectField("t", "int64", "io.debezium.time.MicroTimestamp", default=0))
+    assert absent(described.column("c"), 2).to_pylist() == [7, 7]
+    assert absent(described.column("t"), 2).to_pylist() == [None, None]
 
 
 def test_absent_values_are_of_the_columns_types() -> None:
@@ -102,14 +102,14 @@ def test_absent_values_are_of_the_columns_types() -> None:
         (ConnectField("c", "bytes", DECIMAL, {"scale": "2", "connect.decimal.precision": "5"}, optional=False), None),
         (ConnectField("c", "bytes", optional=False), b""),
     ):
-        column = _told(field).column("c")
+        column = _described(field).column("c")
         array = absent(column, 2, zeroes=True)
         assert (array.type, len(array), array.null_count) == (column.arrow_type, 2, 0)
         assert value is None or array.to_pylist() == [value, value]
 
 
 @pytest.mark.parametrize(
-    ("known", "told", "kind", "precision", "scale"),
+    ("known", "described", "kind", "precision", "scale"),
     [
         (ConnectField("c", "int32"), ConnectField("c", "int64"), Kind.INT64, 0, 0),
         (ConnectField("c", "int64"), ConnectField("c", "int16"), Kind.INT64, 0, 0),
@@ -143,8 +143,8 @@ def test_absent_values_are_of_the_columns_types() -> None:
         (Column("c", Kind.UINT8, source_type="tinyint unsigned"), ConnectField("c", "int32"), Kind.INT32, 0, 0),
     ],
 )
-def test_what_a_column_becomes(known: ConnectField | Column, told: ConnectField, kind: Kind, precision: int, scale: int) -> None:
-    grown = _one(known, told)
+def test_widened_column_types(known: ConnectField | Column, described: ConnectField, kind: Kind, precision: int, scale: int) -> None:
+    grown = _one(known, described)
     assert (grown.kind, grown.precision, grown.scale) == (kind, precision, scale)
 
 
@@ -162,7 +162,7 @@ def test_nulls_are_let_in_and_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "told"),
+    ("known", "described"),
     [
         (ConnectField("c", "int32"), ConnectField("c", "string")),
         (ConnectField("c", "string"), ConnectField("c", "bytes")),
@@ -171,39 +171,39 @@ def test_nulls_are_let_in_and_stay() -> None:
         (Column("c", Kind.UINT64, source_type="uint64"), ConnectField("c", "int64", "", {"__debezium.source.column.type": "BIGINT"})),
     ],
 )
-def test_what_would_alter_values_is_refused_with_what_to_do(known: ConnectField | Column, told: ConnectField) -> None:
+def test_what_would_alter_values_is_refused_with_what_to_do(known: ConnectField | Column, described: ConnectField) -> None:
     with pytest.raises(DefiniteError, match=r"column c of shop\.orders was") as refused:
-        _one(known, told)
+        _one(known, described)
     assert refused.value.hint
     assert "column c" in refused.value.place
 
 
 def test_another_key_is_refused() -> None:
-    known = _told(ConnectField("k", "int32", optional=False))
+    known = _described(ConnectField("k", "int32", optional=False))
     with pytest.raises(DefiniteError, match=r"was \(id\).*\(id, k\)"):
-        widen_schema(known, _told(ConnectField("k", "int32", optional=False), key=("id", "k")))
-    swapped = replace(_told(ConnectField("k", "int32", optional=False), key=("id", "k")), primary_key=("k", "id"))
-    assert widen_schema(swapped, _told(ConnectField("k", "int32", optional=False), key=("id", "k"))).alteration is None
+        widen_schema(known, _described(ConnectField("k", "int32", optional=False), key=("id", "k")))
+    swapped = replace(_described(ConnectField("k", "int32", optional=False), key=("id", "k")), primary_key=("k", "id"))
+    assert widen_schema(swapped, _described(ConnectField("k", "int32", optional=False), key=("id", "k"))).alteration is None
 
 
 def test_a_wider_key_is_still_without_nulls() -> None:
     known = TableSchema(TABLE, (Column("id", Kind.INT32, nullable=False, source_type="int32"),), ("id",))
-    grown = widen_schema(known, _told())
+    grown = widen_schema(known, _described())
     assert grown.changes == (ModifyColumn(TABLE, known.columns[0], grown.schema.columns[0]),)
     assert (grown.schema.columns[0].kind, grown.schema.columns[0].nullable) == (Kind.INT64, False)
 
 
 def test_any_order_of_schemas_gives_the_same_columns() -> None:
     versions = [
-        _told(ConnectField("a", "int32"), _decimal(10, 2)),
-        _told(ConnectField("a", "int64", optional=False), _decimal(12, 2), ConnectField("b", "string")),
-        _told(ConnectField("b", "string"), ConnectField("a", "int16"), _decimal(8, 4)),
+        _described(ConnectField("a", "int32"), _decimal(10, 2)),
+        _described(ConnectField("a", "int64", optional=False), _decimal(12, 2), ConnectField("b", "string")),
+        _described(ConnectField("b", "string"), ConnectField("a", "int16"), _decimal(8, 4)),
     ]
     results = set()
     for order in permutations(versions):
         schema = order[0]
-        for told in (*order, *order):
-            schema = widen_schema(schema, told).schema
+        for described in (*order, *order):
+            schema = widen_schema(schema, described).schema
         results.add(frozenset((column.name, column.kind, column.precision, column.scale, column.nullable) for column in schema.columns))
-        assert all(can_hold(schema, told) for told in versions)
+        assert all(can_hold(schema, described) for described in versions)
     assert len(results) == 1

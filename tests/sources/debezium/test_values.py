@@ -14,11 +14,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.model.schema import Column, Kind
-from headrace.sources.debezium.events.fields import ConnectField, WireFormat
-from headrace.sources.debezium.events.parsed_events import wire_type
+from headrace.sources.debezium.events.parsed_events import ConnectField, WireFormat, wire_type
 from headrace.sources.debezium.types.column_mapping import SOURCE_LENGTH, SOURCE_SCALE, SOURCE_TYPE, column_of
-from headrace.sources.debezium.types.unavailable_values import UNAVAILABLE
-from headrace.sources.debezium.types.values import ConvertedColumn, convert_column, default_text
+from headrace.sources.debezium.types.values import UNAVAILABLE, ConvertedColumn, convert_column, default_text
 
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 

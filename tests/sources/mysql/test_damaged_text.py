@@ -1,4 +1,4 @@
-"""Damaged statements, events and state files give a result or a definite error."""
+"""Damaged statements, GTID sets, events and state files, drawn from a seed, give a result or a definite error."""
 
 from __future__ import annotations
 
@@ -18,14 +18,66 @@ from headrace.sources.mysql.ddl.statement_effects import interpret
 from headrace.sources.mysql.events.event_types import Query, parse_format_description, parse_query, parse_rotate
 from headrace.sources.mysql.events.table_map import parse_table_map
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
-from headrace.sources.mysql.segments.group_gtids import parse_tagged_gtid
+from headrace.sources.mysql.segments.group_addresses import parse_tagged_gtid
 from headrace.sources.mysql.server.gtid import MariaDBGtidPosition, MySQLGtidSet
 from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.faults.damage import split_events
 from testkit.faults.damaged_packets import wound
-from testkit.faults.texts import damage_text
 from testkit.recordings.recordings import load_recording, recording_names
 from testkit.recordings.scenarios import SCENARIOS
+
+_PIECES = (
+    "'",
+    '"',
+    "`",
+    "/*",
+    "*/",
+    "/*!",
+    "--",
+    "#",
+    "(",
+    ")",
+    ",",
+    ";",
+    ".",
+    "\\",
+    "\0",
+    " ",
+    "\n",
+    "🚰",
+    "é",
+    "0",
+    "-",
+    "NULL",
+    "AS",
+    "{",
+    "]",
+)
+
+
+def damage_text(text: str, draw: random.Random) -> str:
+    """Make one to three changes: remove, double, swap or insert characters, or cut the end."""
+    for _ in range(draw.randint(1, 3)):
+        at, end = sorted(draw.randrange(len(text) + 1) for _ in range(2))
+        match draw.randrange(7):
+            case 0:
+                text = text[:at]
+            case 1:
+                text = text[:at] + text[min(at + draw.randint(1, 8), len(text)) :]
+            case 2:
+                text = text[:at] + draw.choice(_PIECES) + text[at:]
+            case 3:
+                text = text[:at] + draw.choice(_PIECES) + text[at + 1 :]
+            case 4:
+                text = text[:end] + text[at:end] + text[end:]
+            case 5:
+                words = text.split(" ")
+                draw.shuffle(words) if draw.random() < 0.2 else words.pop(draw.randrange(len(words)))
+                text = " ".join(words)
+            case _:
+                text = text[:at] + chr(draw.choice((draw.randrange(128), draw.randrange(0xD800)))) + text[at + 1 :]
+    return text
+
 
 pytestmark = pytest.mark.scaled
 

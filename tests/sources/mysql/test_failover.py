@@ -19,7 +19,7 @@ from headrace.sources.mysql.segments.segment_reader import read_segment
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition
 from headrace.sources.mysql.source import MySQLSource
-from headrace.sources.mysql.splits import SegmentSplit
+from headrace.sources.mysql.split_reader import SegmentSplit
 from headrace.sources.mysql.start_position import resolve_start
 from headrace.sources.splits import MarkSplit
 from testkit.oracles.binlogs import images_of, open_logbook
@@ -89,7 +89,7 @@ def keys_of(source: MySQLSource, start: BinlogPosition, server: PrivateServer, r
 
 
 @pytest.mark.timeout(120)
-def test_who_may_take_over(flavour: str, fresh_server: Callable[..., PrivateServer], tmp_path: Path) -> None:
+def test_failover_needs_all_applied_gtids(flavour: str, fresh_server: Callable[..., PrivateServer], tmp_path: Path) -> None:
     primary = fresh_server()
     execute(primary, "CREATE DATABASE shop", "CREATE TABLE shop.t (id VARCHAR(20) PRIMARY KEY)", "INSERT INTO shop.t VALUES ('before')")
     replica = start_replica(primary, fresh_server)

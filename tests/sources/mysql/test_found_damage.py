@@ -15,7 +15,7 @@ from headrace.model.schema_change import SchemaCatalog
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.ddl.statement_effects import interpret
 from headrace.sources.mysql.events.event_types import Query, parse_rotate
-from headrace.sources.mysql.rows.column_checks import check_values
+from headrace.sources.mysql.rows.column_finish import check_values
 from testkit.faults.damage import assemble, split_events
 from testkit.oracles.chain import FIRST, Chain
 from testkit.recordings.recordings import Recording, load_recording

@@ -26,11 +26,11 @@ from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.settings.pipe_keys import SnapshotMode
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.mysql.preflight.tested_versions import KNOWN_DIFFERENCES, TESTED, is_tested, judge_version
+from headrace.sources.mysql.preflight.checks import KNOWN_DIFFERENCES, TESTED, is_tested, judge_version
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.server.connection import connect
-from headrace.sources.mysql.server.server_version import (
+from headrace.sources.mysql.server.connection import (
     caches_statistics,
+    connect,
     log_status_statement,
     parse_version,
     replica_status_statement,
@@ -207,7 +207,7 @@ def test_a_table_with_a_vector_index(book: Logbook, runs: Runs) -> None:
     assert found == [(1, [5.0, 6.0]), (2, [3.0, 4.5])]
 
 
-def test_a_pipe_starts_at_a_gtid_and_goes_on(
+def test_a_pipe_starts_at_a_gtid_and_resumes(
     book: Logbook, sink: ClickHouseSink, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_spark(monkeypatch)

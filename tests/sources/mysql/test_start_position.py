@@ -52,11 +52,11 @@ def keys_after(book: Logbook, start: BinlogPosition, directory: Path) -> list[st
             assert time.monotonic() < deadline
             time.sleep(0.01)
         found = []
-        for mirror in relay.files:
-            begin = mirror.start
-            for group in mirror.groups.tolist():
+        for relayed in relay.files:
+            begin = relayed.start
+            for group in relayed.groups.tolist():
                 if group[scan.KIND] == scan.DATA:
-                    segment = Segment(str(mirror.path), mirror.name, begin, group[scan.END], 0, mirror.checksum)
+                    segment = Segment(str(relayed.path), relayed.name, begin, group[scan.END], 0, relayed.checksum)
                     found += [str(image.row[0]) for image in images_of(list(read_segment(segment, book.catalog("t"))))]
                 begin = group[scan.END]
         return found
@@ -64,7 +64,7 @@ def keys_after(book: Logbook, start: BinlogPosition, directory: Path) -> list[st
         relay.stop()
 
 
-def test_where_to_start(fresh_server: Callable[..., PrivateServer], tmp_path: Path) -> None:
+def test_start_positions(fresh_server: Callable[..., PrivateServer], tmp_path: Path) -> None:
     """One server, because purging its log is part of it."""
     server = fresh_server()
     execute(server, "CREATE DATABASE located")

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.cql.blocks import BatchPosition
 from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME
-from headrace.cql.log_positions import BatchPosition
 from headrace.cql.timeuuid import make
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.batch_assembler import BatchAssembler, BlockBuffer, check_operations
+from headrace.sources.scylla.batch_assembler import BatchAssembler, BatchSkipper, BlockBuffer, check_operations, is_passed
 from headrace.sources.scylla.position import LogPosition, StreamPosition
-from headrace.sources.scylla.skipped_batches import BatchSkipper, is_passed
 
 Row = tuple[bytes, bytes, int, bool | None]
 """Stream, time, number in its batch, end."""
@@ -122,9 +121,9 @@ def test_a_batch_that_is_left_out_is_just_that_one() -> None:
     skipping = BatchSkipper([named, "row 17"])
     assert skipping.without(rows, TableName("ks", "other")).equals(rows)
     assert rows_of([skipping.without(rows, TableName("ks", "t"))]) == rows_of([rows])[2:]
-    [told] = skipping.report()
-    assert (told["place"], told["table"], told["rows"]) == (named, "ks.t", "2")
-    assert stream(1).hex() in told["content"]
+    [skip] = skipping.report()
+    assert (skip["place"], skip["table"], skip["rows"]) == (named, "ks.t", "2")
+    assert stream(1).hex() in skip["content"]
 
 
 def test_a_batch_is_behind_when_its_second_look_is() -> None:

@@ -97,7 +97,7 @@ def test_reads_that_jump_along_with_another_have_seen_its_rows(jumped: int) -> N
     assert found == [[False]] * (1 + jumped) + [[True]] * (2 - jumped), "the other reads have not seen them yet"
 
 
-def test_a_table_that_is_copied_again_has_everything_up_to_then() -> None:
+def test_a_repeated_snapshot_holds_all_earlier_changes() -> None:
     record = ReadTimeRecord()
     record.to_read_times(AGES, 0)
     times = [5000 * S, 20_000 * S]
@@ -126,7 +126,7 @@ def test_another_number_of_reads_is_chosen_at_a_restart() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_row_is_lost_and_none_comes_twice_whatever_the_pipe_does(seed: int) -> None:
+def test_no_row_is_lost_or_repeated_by_any_action_of_a_pipe(seed: int) -> None:
     """A pipe runs, stops and catches up at random, and rows arrive at random: each is delivered once, or counted by an audit."""
     draw = random.Random(seed)
     ages = (5 * S, 35 * S, 125 * S)

@@ -17,7 +17,7 @@ from headrace.sources.scylla.snapshot.base_rows import WriteTimeColumns
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.snapshot.table_probe import probe_write_times
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE
-from headrace.sources.scylla.splits import WindowSplit
+from headrace.sources.scylla.window_planner import WindowSplit
 
 ADDRESS = parse_cql_url("scylla://127.0.0.1/ks")
 TABLE = CqlCatalog("ks").apply_all("CREATE TABLE t (k int PRIMARY KEY, m map<int, int>)").named("ks.t")

@@ -1,7 +1,11 @@
-"""`capture(session)` on a real Cassandra: tables and logs agree with each other and with the model."""
+"""`capture(session)` on a real Cassandra: tables and logs agree with each other and with the model.
+
+The Python paths of docs/scylla.md, now and in earlier releases, import it.
+"""
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import time
@@ -11,6 +15,7 @@ import pytest
 from cassandra.query import UNSET_VALUE, SimpleStatement
 from cassandra.util import Duration
 
+import headrace.sources.scylla.capture as package
 from headrace.cli import main
 from headrace.cql.decode.pages import read_rows
 from headrace.cql.language.ddl_printer import table_name
@@ -23,14 +28,37 @@ from headrace.cql.timeuuid import micros
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableName
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
-from headrace.sources.scylla.capture.generation_tables import read_generations
-from headrace.sources.scylla.capture.log_replay import replay_log
+from headrace.sources.scylla.capture.partition_state_loader import replay_log
 from headrace.sources.scylla.capture.statement_capture import Capture
-from headrace.sources.scylla.capture.stream_ids import Generations, even_generation, token_of
-from headrace.sources.scylla.capture.table_state import CapturedTables
+from headrace.sources.scylla.capture.storage_model import CapturedTables
+from headrace.sources.scylla.capture.stream_ids import Generations, even_generation, read_generations, token_of
 from testkit.generators.cql_histories import random_history
 from testkit.oracles.cql_contents import is_scylla, model_rows, server_rows
 from testkit.servers import scylla_tables
+
+PACKAGE = "headrace.sources.scylla.capture"
+
+
+def test_package_exports_both_entry_points() -> None:
+    assert package.capture is capture
+    assert package.Capture is Capture
+
+
+def test_package_has_no_other_attributes() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Captured'"):
+        _ = package.Captured
+
+
+@pytest.mark.parametrize(("module", "name", "target"), [("wrapping", "capture", capture), ("capturing", "Capture", Capture)])
+def test_old_path_works_and_warns_once(module: str, name: str, target: object) -> None:
+    path = f"{PACKAGE}.{module}"
+    sys.modules.pop(path, None)
+    with pytest.warns(DeprecationWarning, match=f"import {name} from {PACKAGE}") as warned:
+        old = importlib.import_module(path)
+    assert importlib.import_module(path) is old
+    assert getattr(old, name) is target
+    assert len(warned) == 1
+
 
 ONE = Generations((even_generation(),))
 IMAGES = CdcOptions(enabled=True, preimage="full", postimage=True)
@@ -260,7 +288,7 @@ def test_streams_are_those_of_the_generation_that_operates(cql: CqlSession, keys
     assert all(row[END] == b"\1" for row in log_rows(cql, table))
 
 
-def test_generations_are_made_where_there_are_none(cql: CqlSession, keyspace: str, table: CqlTable) -> None:
+def test_missing_generations_are_created(cql: CqlSession, keyspace: str, table: CqlTable) -> None:
     captured = capture(cql, [table.name], keyspace)
     name = table_name(table.name)
     for key in range(30):

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.cql.log import END, SEQUENCE, TIME
-from headrace.sources.scylla.capture.log_replay import replay_log
+from headrace.sources.scylla.capture.partition_state_loader import replay_log
 from headrace.sources.scylla.capture.statement_capture import Capture
-from headrace.sources.scylla.capture.table_state import CapturedTables
+from headrace.sources.scylla.capture.storage_model import CapturedTables
 from testkit.generators.cql_histories import History, histories, random_history
 
 pytestmark = pytest.mark.scaled
@@ -41,7 +41,7 @@ def test_the_log_says_all_that_statements_do(history: History, shuffle: int) -> 
     _check(history, shuffle)
 
 
-def test_histories_are_what_they_say() -> None:
+def test_generated_histories_equal_their_statements() -> None:
     """Some hundred statements cover all kinds, and tables are not empty at the end."""
     texts = [statement.text for seed in range(40) for statement in random_history(seed, 10).statements]
     for part in (

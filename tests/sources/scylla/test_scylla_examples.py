@@ -23,7 +23,7 @@ from headrace.model.schema import TableName
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
 from headrace.sources.scylla.capture.stream_ids import Generations, even_generation
 from testkit.oracles.cql_contents import is_scylla
-from testkit.oracles.cql_printing import Transcript, shown_row, transcripts
+from testkit.oracles.cql_text import Transcript, shown_row, transcripts
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")

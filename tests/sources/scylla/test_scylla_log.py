@@ -13,7 +13,7 @@ from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.log import TIME, log_table
 from headrace.errors import DefiniteError
 from headrace.sources.scylla.capture.statement_capture import Capture
-from testkit.oracles.cql_printing import Session, Transcript, shown_row, transcripts
+from testkit.oracles.cql_text import Session, Transcript, shown_row, transcripts
 
 HERE = Path(__file__).parents[2] / "golden"
 PAGE = list(transcripts(HERE / "scylla_log.txt"))

@@ -28,14 +28,11 @@ from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sources.scylla import window_reader
-from headrace.sources.scylla.generations import LogStart, oldest
+from headrace.sources.scylla.generations import LogStart, ServerCatalog, oldest
 from headrace.sources.scylla.log_tables import check_tables_readable, log_name, select_tables
 from headrace.sources.scylla.position import LogPosition
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
-from headrace.sources.scylla.splits import WindowRead, WindowSplit
-from headrace.sources.scylla.stream_catalog import ServerCatalog
-from headrace.sources.scylla.window_feedback import write_feedback
-from headrace.sources.scylla.window_planner import WindowPlanner
+from headrace.sources.scylla.window_planner import WindowPlanner, WindowRead, WindowSplit, write_feedback
 from headrace.sources.scylla.window_reader import LogReader, TableLog
 from testkit.servers.scylla_tables import (
     Generation,
@@ -242,8 +239,8 @@ def test_the_write_time_of_rows_follows_from_their_remaining_ttl(logged: Logged)
     logged.write(stream, begin + 2 * S, 1)
     logged.write(stream, begin + 3 * S, 1, ttl=90000)
     [block] = logged.blocks(only_split(logged, generation, begin, begin + 10 * S), ttl=86400)
-    told, unknown, strange = block.written.to_pylist()
-    assert abs(told - time.time()) < 5, "written just now, whatever its timestamp says"
+    ordinary, unknown, strange = block.written.to_pylist()
+    assert abs(ordinary - time.time()) < 5, "written just now, for any timestamp"
     assert (unknown, strange) == (None, None), "unknown without a TTL; a TTL above the log's belongs to another log"
     assert block.newest == begin + 3 * S
     [block] = logged.blocks(only_split(logged, generation, begin, begin + 10 * S))
@@ -308,7 +305,7 @@ def test_logs_that_are_not_what_their_tables_demand(logged: Logged, caplog: pyte
         check_tables_readable(session, [logged.name], logged.choices)
 
 
-def test_a_check_up_names_what_matters(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_scylla_source(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
     session, keyspace = logged.session, logged.keyspace
     session.execute(f"CREATE TABLE {keyspace}.plain (pk int PRIMARY KEY)")
     url = f"scylla://{session.address.servers}/{keyspace}"

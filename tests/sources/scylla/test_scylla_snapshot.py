@@ -47,7 +47,7 @@ def _decoded(block: RowBlock) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _told(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
+def _present(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
     return {name: batch.column(name)[row].as_py() for name in batch.schema.names}
 
 
@@ -77,7 +77,7 @@ def test_every_row_comes_once_from_chunks_of_any_size(cql: CqlSession, keyspace:
     assert sorted(set(found)) == sorted((p, c, f"{p}.{c}") for p in range(40) for c in range(p))
 
 
-def test_cells_have_the_times_and_expiries_that_the_server_tells(cql: CqlSession, keyspace: str) -> None:
+def test_cells_have_the_times_and_expiries_of_the_server(cql: CqlSession, keyspace: str) -> None:
     columns = (
         "p int, c int, s int static, sl list<int> static, v int, m map<int, text>, st set<text>, l list<text>, u ut, f frozen<list<int>>"
     )
@@ -95,15 +95,15 @@ def test_cells_have_the_times_and_expiries_that_the_server_tells(cql: CqlSession
     cql.execute(f"INSERT INTO {t} (p, c) VALUES (1, 2) USING TIMESTAMP {base}")
     cql.execute(f"UPDATE {t} USING TIMESTAMP {base} SET s = 9, sl = [7, 8] WHERE p = 1")
     cql.execute(f"UPDATE {t} USING TIMESTAMP {base} SET s = 1 WHERE p = 2")
-    telling = probe_write_times(cql, table)
-    assert telling == all_write_times(table)
-    [block], _ = _read(cql, RowQuery(table, telling), TokenChunk(table.name, WHOLE))
+    readable = probe_write_times(cql, table)
+    assert readable == all_write_times(table)
+    [block], _ = _read(cql, RowQuery(table, readable), TokenChunk(table.name, WHOLE))
     rows = {(row["p"], row["c"]): (place, row) for place, row in enumerate(_decoded(block))}
     assert set(rows) == {(1, 1), (1, 2), (1, None), (2, None)}
     place, row = rows[1, 1]
     assert row["l"] == ["i", "j", "k"]
     assert row["s"] is None
-    times, expiries = _told(block.times, place), _told(block.expiries, place)
+    times, expiries = _present(block.times, place), _present(block.expiries, place)
     assert times == {
         "s": None,
         "sl": None,
@@ -122,7 +122,7 @@ def test_cells_have_the_times_and_expiries_that_the_server_tells(cql: CqlSession
     assert expiries["f"] in ([None], None)
     place, row = rows[1, None]
     assert (row["s"], row["sl"], row["v"]) == (9, [7, 8], None)
-    assert _told(block.times, place) | {"sl": 0} == dict.fromkeys(times) | {"s": [base], "sl": 0}
+    assert _present(block.times, place) | {"sl": 0} == dict.fromkeys(times) | {"s": [base], "sl": 0}
     assert rows[2, None][1]["s"] == 1
     place, row = rows[1, 2]
     assert all(row[name] is None for name in ("v", "m", "l", "u", "s"))
@@ -140,7 +140,7 @@ def test_lists_hold_what_was_written_up_to_the_moment_that_counts(cql: CqlSessio
     cql.execute(f"UPDATE {t} USING TIMESTAMP {late} SET l = l + ['later'], v = 1 WHERE p = 4")
     cql.execute(f"INSERT INTO {t} (p) VALUES (5) USING TIMESTAMP {early}")
     [block], _ = _read(cql, RowQuery(table, probe_write_times(cql, table)), TokenChunk(table.name, WHOLE))
-    rows = {row["p"]: (row["l"], _told(block.times, place)["l"]) for place, row in enumerate(_decoded(block))}
+    rows = {row["p"]: (row["l"], _present(block.times, place)["l"]) for place, row in enumerate(_decoded(block))}
     # A row with only later elements may have no marker.
     assert rows == {
         1: (["a", "bb", ""], [early] * 3),
@@ -153,7 +153,7 @@ def test_lists_hold_what_was_written_up_to_the_moment_that_counts(cql: CqlSessio
     assert probe_write_times(cql, unknown) == all_write_times(table)
     # The same from a server without write times of elements: all elements get the time of the read.
     [block], _ = _read(cql, RowQuery(table, atomic_write_times(table)), TokenChunk(table.name, WHOLE))
-    rows = {row["p"]: (row["l"], _told(block.times, place)["l"]) for place, row in enumerate(_decoded(block))}
+    rows = {row["p"]: (row["l"], _present(block.times, place)["l"]) for place, row in enumerate(_decoded(block))}
     assert rows[1] == (["first", "a", "bb", "", "last", "x"], None)
     assert rows[3] == (["later"], None)
 

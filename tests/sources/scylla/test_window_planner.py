@@ -13,12 +13,9 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sources.base import Offset
 from headrace.sources.scylla.generations import Groups, LogStart, expired, floor_us, grouped, oldest, shares, start_at
-from headrace.sources.scylla.position import LogPosition, StreamPosition
+from headrace.sources.scylla.position import LogPosition, StreamPosition, start_us
 from headrace.sources.scylla.snapshot.options import OnExpired, ScyllaOptions
-from headrace.sources.scylla.splits import WindowSplit
-from headrace.sources.scylla.window_feedback import read_feedback, write_feedback
-from headrace.sources.scylla.window_planner import WindowPlanner
-from headrace.sources.scylla.windows import start_us
+from headrace.sources.scylla.window_planner import WindowPlanner, WindowSplit, read_feedback, write_feedback
 
 S, DAY = 1_000_000, 86_400
 ORDERS, ITEMS = TableName("shop", "orders"), TableName("shop", "items")

@@ -6,8 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.schema import TableName
-from headrace.sources.scylla.position import LogPosition, StreamPosition
-from headrace.sources.scylla.windows import FIRST_US, Window, adapted, following, generation_at, next_window, onward, start_us, window_to
+from headrace.sources.scylla.position import (
+    FIRST_US,
+    LogPosition,
+    StreamPosition,
+    Window,
+    adapted,
+    following,
+    generation_at,
+    next_window,
+    onward,
+    start_us,
+    window_to,
+)
 
 S = 1_000_000
 YEAR = 365 * 86400 * S

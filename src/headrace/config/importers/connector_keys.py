@@ -1,167 +1,76 @@
-"""Keys of Debezium and of Altinity's sink connector that Headrace does not need, each with the reason."""
+"""Keys of Debezium and of Altinity's sink connector: those that Headrace does not need, with the reason, and those that it translates."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-_OFFSETS: Final = "the state directory stores the progress ([headrace] state)"
-_HISTORY: Final = "the state directory stores table definitions, which come from the log"
 _BY_ITSELF: Final = "unavailable servers are retried automatically (patience of a pipe)"
-_MEMORY: Final = "memory use is bounded automatically"
-_METRICS: Final = "metrics are at /metrics of [headrace] listen"
-_THREADS: Final = '[headrace] master = "local[N]" sets the number of concurrent tasks'
-_BATCHES: Final = "batches are limited by flush_bytes, flush_rows or max_offsets of a source"
-_SNAPSHOT: Final = "snapshots take no locks, and read in chunks"
-_TYPES: Final = "values are stored exactly, in the types of docs/types.md"
-_TIMES: Final = "times are stored as the source has them, in UTC"
-_INSERTS: Final = "rows are sent as Arrow, with the settings that they need"
 _CONNECT: Final = "there is no Kafka Connect here"
-_VERSIONS: Final = "versions are log positions, which are unique"
-_EVENTS: Final = "the log is read as it is, without events in between"
+_HISTORY: Final = "the state directory stores table definitions, which come from the log"
+_OFFSETS: Final = "the state directory stores the progress ([headrace] state)"
 
-REASONS: Final[dict[str, str]] = {
-    "tasks.max": _THREADS,
-    "thread.pool.size": _THREADS,
-    "single.threaded": _THREADS,
-    "database.server.id": "Headrace chooses a free id",
-    "database.server.id.offset": "Headrace chooses a free id",
-    "database.server.name": "only Kafka's topics have such a prefix",
-    "topic.prefix": "only Kafka's topics have such a prefix",
-    "database.allowPublicKeyRetrieval": "the server's key is requested automatically, over TLS if available",
-    "database.connectionTimeZone": _TIMES,
-    "database.serverTimezone": _TIMES,
-    "database.server.timezone": _TIMES,
-    "database.protocol": _CONNECT,
-    "database.jdbc.driver": _CONNECT,
-    "database.initial.statements": _EVENTS,
-    "database.query.timeout.ms": _BY_ITSELF,
-    "database.useSSL": "give database.ssl.mode",
-    "snapshot.locking.mode": _SNAPSHOT,
-    "snapshot.isolation.mode": _SNAPSHOT,
-    "snapshot.fetch.size": _SNAPSHOT,
-    "snapshot.delay.ms": _SNAPSHOT,
-    "snapshot.max.threads": _THREADS,
-    "snapshot.lock.timeout.ms": _SNAPSHOT,
-    "snapshot.new.tables": "new tables are copied and followed automatically",
-    "min.row.count.to.stream.results": _SNAPSHOT,
-    "enable.snapshot.ddl": _HISTORY,
-    "enable.ddl.snapshot": _HISTORY,
-    "auto.create.tables": "missing tables are created, existing ones are used as they are",
-    "schema.evolution": "tables follow their source (schema_changes of a pipe)",
-    "snowflake.id": _VERSIONS,
-    "time.precision.mode": _TYPES,
-    "bigint.unsigned.handling.mode": _TYPES,
-    "geometry.handling.mode": _TYPES,
-    "enable.time.adjuster": _TYPES,
-    "converters": "",
-    "persist.raw.bytes": "bytes are always stored as they are",
-    "non.default.value": "NULL stays NULL",
-    "include.schema.changes": _HISTORY,
-    "include.schema.comments": _HISTORY,
-    "include.query": _EVENTS,
-    "provide.transaction.metadata": _EVENTS,
-    "tombstones.on.delete": "a deletion is one change",
-    "max.batch.size": _MEMORY,
-    "max.queue.size": _MEMORY,
-    "max.queue.size.in.bytes": _MEMORY,
-    "sink.connector.max.queue.size": _MEMORY,
-    "poll.interval.ms": "changes come as the server sends them",
-    "connect.keep.alive": _BY_ITSELF,
-    "connect.keep.alive.interval.ms": _BY_ITSELF,
-    "connect.max.attempts": _BY_ITSELF,
-    "connect.backoff.initial.delay.ms": _BY_ITSELF,
-    "connect.backoff.max.delay.ms": _BY_ITSELF,
-    "connect.timeout.ms": "put ?connect-timeout=SECONDS into the address",
-    "database.keep.alive.interval.ms": _BY_ITSELF,
-    "database.connection.reconnect.backoff.ms": _BY_ITSELF,
-    "database.connection.reconnect.backoff.max.ms": _BY_ITSELF,
-    "retriable.restart.connector.wait.ms": _BY_ITSELF,
-    "restart.event.loop": _BY_ITSELF,
-    "restart.event.loop.timeout.period.secs": _BY_ITSELF,
-    "use.nongraceful.disconnect": _BY_ITSELF,
-    "connection.pool.disable": _INSERTS,
-    "connection.pool.max.size": _INSERTS,
-    "connection.pool.min.idle": _INSERTS,
-    "connection.pool.timeout": _INSERTS,
-    "connection.pool.max.lifetime": _INSERTS,
-    "clickhouse.jdbc.params": _INSERTS,
-    "clickhouse.jdbc.settings": _INSERTS,
-    "clickhouse.table.name": "tables are named as the source's, or by target",
-    "metrics.enable": _METRICS,
-    "metrics.port": _METRICS,
-    "metrics.endpoint.port": _METRICS,
-    "cli.port": "headrace status, pause and resume ask the process itself",
-    "replica.status.view": "see headrace.lag in the sink",
-    "enable.kafka.offset": _OFFSETS,
-    "kafka.offset.metadata.table": _OFFSETS,
-    "store.kafka.metadata": "topic, partition and offset are not stored; _version is the log position of a change",
-    "store.raw.data.column": "raw events are not stored",
-    "task_id": "Headrace numbers its tasks",
-    "provider": "brokers of all providers are read alike",
-    "ddl.retry": _BY_ITSELF,
-    "gtid.source.filter.dml.events": "failover uses GTIDs",
-    "read.only": _EVENTS,
-    "event.deserialization.failure.handling.mode": "",
-    "inconsistent.schema.handling.mode": "",
-    "event.processing.failure.handling.mode": "",
-    "header.converter": _CONNECT,
-    "producer.override.compression.type": _CONNECT,
-    "custom.metric.tags": _METRICS,
-    "advanced.metrics.enable": _METRICS,
-    "executor.shutdown.timeout.ms": _CONNECT,
-    "offset.flush.interval.ms": _OFFSETS,
-    "offset.flush.timeout.ms": _OFFSETS,
-    "key.converter": "keys and values are distinguished automatically",
-    "fetch.max.wait.ms": _CONNECT,
-    "fetch.min.bytes": _CONNECT,
-    "metadata.max.age.ms": _CONNECT,
-    "schemas.enable": "events with and without a schema are distinguished automatically",
-    "converter.schemas.enable": "events with and without a schema are distinguished automatically",
+_KEYS_BY_REASON: Final = {
+    '[headrace] master = "local[N]" sets the number of concurrent tasks': "tasks.max thread.pool.size single.threaded snapshot.max.threads",
+    "Headrace chooses a free id": "database.server.id database.server.id.offset",
+    "only Kafka's topics have such a prefix": "database.server.name topic.prefix",
+    "the server's key is requested automatically, over TLS if available": "database.allowPublicKeyRetrieval",
+    "times are stored as the source has them, in UTC": "database.connectionTimeZone database.serverTimezone database.server.timezone",
+    _CONNECT: """database.protocol database.jdbc.driver header.converter producer.override.compression.type executor.shutdown.timeout.ms
+        fetch.max.wait.ms fetch.min.bytes metadata.max.age.ms""",
+    "the log is read as it is, without events in between": """database.initial.statements include.query provide.transaction.metadata
+        read.only""",
+    _BY_ITSELF: """database.query.timeout.ms connect.keep.alive connect.keep.alive.interval.ms connect.max.attempts
+        connect.backoff.initial.delay.ms connect.backoff.max.delay.ms database.keep.alive.interval.ms
+        database.connection.reconnect.backoff.ms database.connection.reconnect.backoff.max.ms retriable.restart.connector.wait.ms
+        restart.event.loop restart.event.loop.timeout.period.secs use.nongraceful.disconnect ddl.retry""",
+    "give database.ssl.mode": "database.useSSL",
+    "snapshots take no locks, and read in chunks": """snapshot.locking.mode snapshot.isolation.mode snapshot.fetch.size snapshot.delay.ms
+        snapshot.lock.timeout.ms min.row.count.to.stream.results""",
+    "new tables are copied and followed automatically": "snapshot.new.tables",
+    _HISTORY: "enable.snapshot.ddl enable.ddl.snapshot include.schema.changes include.schema.comments",
+    "missing tables are created, existing ones are used as they are": "auto.create.tables",
+    "tables follow their source (schema_changes of a pipe)": "schema.evolution",
+    "versions are log positions, which are unique": "snowflake.id",
+    "values are stored exactly, in the types of docs/types.md": """time.precision.mode bigint.unsigned.handling.mode geometry.handling.mode
+        enable.time.adjuster""",
+    # Handled by their value.
+    "": """converters event.deserialization.failure.handling.mode inconsistent.schema.handling.mode
+        event.processing.failure.handling.mode""",
+    "bytes are always stored as they are": "persist.raw.bytes",
+    "NULL stays NULL": "non.default.value",
+    "a deletion is one change": "tombstones.on.delete",
+    "memory use is bounded automatically": "max.batch.size max.queue.size max.queue.size.in.bytes sink.connector.max.queue.size",
+    "changes come as the server sends them": "poll.interval.ms",
+    "put ?connect-timeout=SECONDS into the address": "connect.timeout.ms",
+    "rows are sent as Arrow, with the settings that they need": """connection.pool.disable connection.pool.max.size
+        connection.pool.min.idle connection.pool.timeout connection.pool.max.lifetime clickhouse.jdbc.params clickhouse.jdbc.settings""",
+    "tables are named as the source's, or by target": "clickhouse.table.name",
+    "metrics are at /metrics of [headrace] listen": """metrics.enable metrics.port metrics.endpoint.port custom.metric.tags
+        advanced.metrics.enable""",
+    "headrace status, pause and resume ask the process itself": "cli.port",
+    "see headrace.lag in the sink": "replica.status.view",
+    _OFFSETS: "enable.kafka.offset kafka.offset.metadata.table offset.flush.interval.ms offset.flush.timeout.ms",
+    "topic, partition and offset are not stored; _version is the log position of a change": "store.kafka.metadata",
+    "raw events are not stored": "store.raw.data.column",
+    "Headrace numbers its tasks": "task_id",
+    "brokers of all providers are read alike": "provider",
+    "failover uses GTIDs": "gtid.source.filter.dml.events",
+    "keys and values are distinguished automatically": "key.converter",
+    "events with and without a schema are distinguished automatically": "schemas.enable converter.schemas.enable",
 }
-"""Keys with an empty reason are handled by their value."""
-TRANSLATED: Final = (
-    "name",
-    "connector.class",
-    "topics",
-    "topics.regex",
-    "bootstrap.servers",
-    "database.hostname",
-    "database.port",
-    "database.user",
-    "database.password",
-    "database.ssl.mode",
-    "database.include.list",
-    "database.exclude.list",
-    "table.include.list",
-    "table.exclude.list",
-    "column.include.list",
-    "column.exclude.list",
-    "snapshot.mode",
-    "skipped.operations",
-    "decimal.handling.mode",
-    "binary.handling.mode",
-    "clickhouse.server.url",
-    "clickhouse.server.port",
-    "clickhouse.server.user",
-    "clickhouse.server.password",
-    "clickhouse.server.database",
-    "clickhouse.datetime.timezone",
-    "clickhouse.database.override.map",
-    "clickhouse.topic2table.map",
-    "replacingmergetree.delete.column",
-    "ignore_delete",
-    "disable.ddl",
-    "disable.drop.truncate",
-    "ignore.ddl.regex",
-    "skip_replica_start",
-    "store.raw.data",
-    "auto.create.tables",
-    "auto.create.tables.replicated",
-    "deduplication.policy",
-    "value.converter",
-    "transforms",
-)
+REASONS: Final = {key: reason for reason, keys in _KEYS_BY_REASON.items() for key in keys.split()}
+_TRANSLATED: Final = """
+name connector.class topics topics.regex bootstrap.servers
+database.hostname database.port database.user database.password database.ssl.mode database.include.list database.exclude.list
+table.include.list table.exclude.list column.include.list column.exclude.list
+snapshot.mode skipped.operations decimal.handling.mode binary.handling.mode
+clickhouse.server.url clickhouse.server.port clickhouse.server.user clickhouse.server.password clickhouse.server.database
+clickhouse.datetime.timezone clickhouse.database.override.map clickhouse.topic2table.map
+replacingmergetree.delete.column ignore_delete disable.ddl disable.drop.truncate ignore.ddl.regex skip_replica_start store.raw.data
+auto.create.tables auto.create.tables.replicated deduplication.policy value.converter transforms
+"""
+TRANSLATED: Final = tuple(_TRANSLATED.split())
 """Keys that `connectors` translates or checks by their value."""
 _FAMILIES: Final = (
     (r"offset\.storage(\..*)?", _OFFSETS),
@@ -171,7 +80,10 @@ _FAMILIES: Final = (
     (r"(signal|incremental\.snapshot|notification)\..*", "headrace resync reads tables again"),
     (r"(topic\.creation|producer|consumer)\..*", _CONNECT),
     (r"(key|value)\.converter\..*", _CONNECT),
-    (r"(buffer|batch)\.(flush\.time(out)?(\.ms)?|count(\.records)?|max\.records)", _BATCHES),
+    (
+        r"(buffer|batch)\.(flush\.time(out)?(\.ms)?|count(\.records)?|max\.records)",
+        "batches are limited by flush_bytes, flush_rows or max_offsets of a source",
+    ),
     (r"quarkus\..*", "there is no Quarkus here"),
 )
 

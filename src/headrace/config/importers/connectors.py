@@ -7,17 +7,18 @@ Invariant: see `translation`. A value that would silently make Headrace behave d
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
-from headrace.config.document.document import PIPES, SINKS, SOURCES
+from headrace.config.document import PIPES, SINKS, SOURCES
 from headrace.config.importers.connector_keys import REASONS, TRANSLATED, reason_for
-from headrace.config.importers.flat_files import Entry, read_entries
-from headrace.config.importers.regex_globs import list_of_globs, split_list
+from headrace.config.importers.flat_files import Entry, list_of_globs, read_entries, split_list
 from headrace.config.importers.translation import Translation, name_of
 from headrace.errors import DefiniteError
 from headrace.settings.dataclass_fields import closest_match
+from headrace.settings.toml_text import Keys
 
 _MYSQL: Final = ("io.debezium.connector.mysql.MySqlConnector", "io.debezium.connector.mariadb.MariaDbConnector")
 _SINK: Final = "com.altinity.clickhouse.sink.connector.ClickHouseSinkConnector"
@@ -34,7 +35,6 @@ _FLAT: Final = "io.debezium.transforms.ExtractNewRecordState"
 
 
 def translate_connector(text: str, file: str) -> Translation:
-    """Translate the file of a connector."""
     return _Connector(read_entries(text, file), file).whole()
 
 
@@ -77,7 +77,7 @@ class _Connector:
     def _give(self, key: str, one: Entry) -> None:
         if key in self._given:
             before = self._given[key]
-            self._to.refuse(one.key, one.line, f"{one.key} says again what {before.key} on line {before.line} says", "leave one out")
+            self._refuse(one, f"{one.key} says again what {before.key} on line {before.line} says", "leave one out")
         self._given[key] = one
 
     # The source.
@@ -86,10 +86,9 @@ class _Connector:
         one = self._take("connector.class")
         if one is None or one.value == _SINK or one.value in _MYSQL:
             return True
-        hint = "changes of other databases are read from the topics that Debezium fills: give the sink connector's file" + (
-            "" if self._to_clickhouse else ", or read them with headrace (docs/kafka.md)"
-        )
-        self._to.refuse(one.key, one.line, f"{one.value} is read by Debezium only", hint)
+        hint = "changes of other databases are read from the topics that Debezium fills: give the sink connector's file"
+        hint += "" if self._to_clickhouse else ", or read them with headrace (docs/kafka.md)"
+        self._refuse(one, f"{one.value} is read by Debezium only", hint)
         return False
 
     def _server(self) -> None:
@@ -105,7 +104,9 @@ class _Connector:
         self._password(here, "database.password")
         self._tables(here)
         for key, ours in (("column.include.list", "columns"), ("column.exclude.list", "exclude_columns")):
-            self._globs(here, key, ours)
+            line, found = self._line(key), self._list(key)
+            if found:
+                self._to.set((*here, ours), found, line)
         self._check_columns(here)
         self._start(here)
 
@@ -142,23 +143,19 @@ class _Connector:
         if one.value in _START:
             self._to.set((*here, "start_at"), _START[one.value], one.line)
         else:
-            self._to.refuse(one.key, one.line, f"there is no {one.value!r} here", f"write one of initial, when_needed, {', '.join(_START)}")
+            self._refuse(one, f"there is no {one.value!r} here", f"write one of initial, when_needed, {', '.join(_START)}")
 
     def _topics(self) -> None:
         here = (SOURCES, "source")
-        brokers = next((found for key in _BROKERS if (found := self._take(key)) is not None), None)
+        brokers = self._first(*_BROKERS)
         if brokers is None:
             # The file of a sink connector has no Kafka address: the Connect worker has it.
             self._to.set((*here, "url"), "kafka://${KAFKA_BROKERS}")
             self._to.written.trailing[*here, "url"] = "set KAFKA_BROKERS to host:port,host:port: Kafka Connect's bootstrap.servers"
         else:
             self._to.set((*here, "url"), f"kafka://{brokers.value.replace(' ', '')}", brokers.line)
-        topics, pattern = self._take("topics"), self._take("topics.regex")
-        if topics is not None:
-            self._to.set((*here, "topics"), split_list(topics.value), topics.line)
-        if pattern is not None:
-            expressions = [one.strip() for one in pattern.value.split(",") if one.strip()]
-            self._to.set((*here, "topic_pattern"), "|".join(expressions), pattern.line)
+        self._move("topics", (*here, "topics"), split_list)
+        self._move("topics.regex", (*here, "topic_pattern"), lambda value: "|".join(one.strip() for one in value.split(",") if one.strip()))
         self._converter(here)
         self._flattened()
 
@@ -168,7 +165,7 @@ class _Connector:
             self._to.set((*here, "format"), "avro", one.line)
             registry = self._take("value.converter.schema.registry.url") or self._take("value.converter.apicurio.registry.url")
             if registry is None:
-                self._to.refuse(one.key, one.line, "the schema registry's address is missing", "give value.converter.schema.registry.url")
+                self._refuse(one, "the schema registry's address is missing", "give value.converter.schema.registry.url")
                 return
             address = registry.value
             if "apicurio" in one.value:
@@ -177,12 +174,12 @@ class _Connector:
                 self._to.set((*here, "schema_id_bytes"), _AVRO[one.value], one.line)
             self._to.set((*here, "registry"), self._with_account(address, here), registry.line)
         elif one is not None and one.value != _JSON:
-            self._to.refuse(one.key, one.line, f"records of {one.value} cannot be read", "JSON and Avro can")
+            self._refuse(one, f"records of {one.value} cannot be read", "JSON and Avro can")
 
     def _with_account(self, registry: str, here: tuple[str, str]) -> str:
         """Return the registry's address with the user name; the password has its own variable."""
         keys = ("value.converter.basic.auth.user.info", "value.converter.schema.registry.basic.auth.user.info")
-        one = next((found for key in keys if (found := self._take(key)) is not None), None)
+        one = self._first(*keys)
         self._unneeded("value.converter.basic.auth.credentials.source", "the account is in the registry's address")
         if one is None:
             return registry
@@ -199,7 +196,7 @@ class _Connector:
             if kind is None or kind.value != _FLAT:
                 at = kind or one
                 assert at is not None
-                self._to.refuse(at.key, at.line, f"the transform {name} is not known", _TRANSFORMS)
+                self._refuse(at, f"the transform {name} is not known", _TRANSFORMS)
             for key in [key for key in self._left if key.startswith(f"transforms.{name}.")]:
                 self._unneeded(key, "rows without their envelope are recognised by themselves")
 
@@ -214,7 +211,7 @@ class _Connector:
         host = host.rstrip("/")
         if "/" in host or "?" in host:
             hint = "name the host; clickhouse.server.database names the database"
-            self._to.refuse(server.key, server.line, f"{server.value} is more than a host", hint)
+            self._refuse(server, f"{server.value} is more than a host", hint)
             return
         secure = scheme.endswith("https") or (port is not None and port.value in ("8443", "443"))
         address = host if port is None or re.search(r":\d+$", host) else f"{host}:{port.value}"
@@ -236,32 +233,25 @@ class _Connector:
         if self._flag("ignore_delete", "ignore.delete"):
             self._to.set((*here, "deletes"), "ignore")
         self._decimals(here)
-        self._created_tables()
+        created = self._take("auto.create.tables")
+        if created is not None:
+            only_missing = "existing tables are used as they are; Headrace creates a table only if it is missing"
+            self._drop(created, only_missing if created.value.lower() == "false" else reason_for(created.key))
         self._deduplication()
         self._must_be("auto.create.tables.replicated", "false", 'write cluster = "NAME" of the sink, then convert without this key')
-        self._must_be(
-            "store.raw.data",
-            "false",
-            'raw events are not stored: leave it out, and write engine = "history" of the sink to keep every change',
-        )
+        history = 'raw events are not stored: leave it out, and write engine = "history" of the sink to keep every change'
+        self._must_be("store.raw.data", "false", history)
         self._must_be("binary.handling.mode", "bytes", "bytes are stored as they are; encode them in queries: base64Encode(column)")
-
-    def _created_tables(self) -> None:
-        one = self._take("auto.create.tables")
-        if one is not None and one.value.lower() == "false":
-            self._to.drop(one.key, one.line, "existing tables are used as they are; Headrace creates a table only if it is missing")
-        elif one is not None:
-            self._to.drop(one.key, one.line, reason_for(one.key))
 
     def _deduplication(self) -> None:
         one = self._take("deduplication.policy")
         if one is None:
             return
         if one.value.lower() in ("off", "new", ""):
-            self._to.drop(one.key, one.line, "the latest change of a key is kept, by its version")
+            self._drop(one, "the latest change of a key is kept, by its version")
         else:
             why = f"{one.key} cannot be {one.value!r}: it would keep the first change of a key and drop later ones"
-            self._to.refuse(one.key, one.line, why, "write off or new")
+            self._refuse(one, why, "write off or new")
 
     def _decimals(self, here: tuple[str, str]) -> None:
         one = self._take("decimal.handling.mode")
@@ -276,7 +266,7 @@ class _Connector:
 
     def _kafka(self) -> None:
         here = (SINKS, "sink")
-        brokers = next((found for key in _BROKERS if (found := self._take(key)) is not None), None)
+        brokers = self._first(*_BROKERS)
         address = f"kafka://{brokers.value.replace(' ', '')}" if brokers is not None else "kafka://${KAFKA_BROKERS}"
         self._to.set((*here, "url"), address, brokers.line if brokers is not None else 0)
         self._to.set((*here, "format"), "debezium")
@@ -284,19 +274,13 @@ class _Connector:
         if prefix is not None:
             self._to.set((*here, "prefix"), prefix.value, prefix.line)
         self._take("database.server.name")
-        tombstones = self._take("tombstones.on.delete")
-        if tombstones is not None:
-            self._to.set((*here, "tombstones"), "on" if tombstones.value == "true" else "off", tombstones.line)
-        converter, schemas = self._take("value.converter"), self._take("value.converter.schemas.enable")
+        self._move("tombstones.on.delete", (*here, "tombstones"), lambda value: "on" if value == "true" else "off")
+        converter = self._take("value.converter")
         if converter is not None and converter.value != _JSON:
-            self._to.refuse(converter.key, converter.line, "Debezium's events are written in JSON here", f"{_JSON} can be")
-        if schemas is not None:
-            self._to.set((*here, "schemas"), schemas.value == "true", schemas.line)
-        for key, ours in (
-            ("topic.creation.default.partitions", "partitions"),
-            ("topic.creation.default.replication.factor", "replication"),
-        ):
-            self._number(here, key, ours)
+            self._refuse(converter, "Debezium's events are written in JSON here", f"{_JSON} can be")
+        self._move("value.converter.schemas.enable", (*here, "schemas"), lambda value: value == "true")
+        self._number(here, "topic.creation.default.partitions", "partitions")
+        self._number(here, "topic.creation.default.replication.factor", "replication")
         self._must_be("decimal.handling.mode", "precise")
         self._must_be("binary.handling.mode", "bytes")
         self._must_be("time.precision.mode", "adaptive_time_microseconds", "leave it out: times are written as by default")
@@ -318,18 +302,14 @@ class _Connector:
         if evolution is not None and evolution.value == "false":
             policies |= {"add_column": "ignore", "drop_column": "ignore", "modify_column": "ignore"}
         elif evolution is not None:
-            self._to.drop(evolution.key, evolution.line, reason_for(evolution.key))
+            self._drop(evolution, reason_for(evolution.key))
         self._skipped(policies)
         if policies:
             self._to.set((*here, "schema_changes"), policies)
         self._maps(here)
         self._ignored_statements()
-        for key in (
-            "event.processing.failure.handling.mode",
-            "event.deserialization.failure.handling.mode",
-            "inconsistent.schema.handling.mode",
-        ):
-            self._must_be(key, "fail", "nothing is passed over here; headrace skip leaves one event out")
+        for kind in ("event.processing.failure", "event.deserialization.failure", "inconsistent.schema"):
+            self._must_be(f"{kind}.handling.mode", "fail", "nothing is passed over here; headrace skip leaves one event out")
 
     def _skipped(self, policies: dict[str, str]) -> None:
         one = self._take("skipped.operations")
@@ -341,7 +321,7 @@ class _Connector:
                 self._to.set((SINKS, "sink", "deletes"), "ignore", one.line if one else 0)
             elif operation != "none":
                 assert one is not None
-                self._to.refuse(one.key, one.line, f"changes of kind {operation!r} cannot be left out", "leave it out")
+                self._refuse(one, f"changes of kind {operation!r} cannot be left out", "leave it out")
 
     def _maps(self, here: tuple[str, str]) -> None:
         databases = self._take("clickhouse.database.override.map")
@@ -362,10 +342,9 @@ class _Connector:
             self._to.set((SOURCES, "source", "topic_tables", topic), f"{database}.{table}", one.line)
             return
         why = f"the topic {topic} does not say which table it is of"
-        hint = "give topics as SERVER.DATABASE.TABLE" + (
-            ", or the tables' database: clickhouse.server.database" if self._from_topics else ""
-        )
-        self._to.refuse(one.key, one.line, why, hint)
+        hint = "give topics as SERVER.DATABASE.TABLE"
+        hint += ", or the tables' database: clickhouse.server.database" if self._from_topics else ""
+        self._refuse(one, why, hint)
 
     def _ignored_statements(self) -> None:
         one = self._take("ignore.ddl.regex")
@@ -373,9 +352,9 @@ class _Connector:
             return
         words = {word.lower() for word in re.findall(r"[A-Za-z]+", one.value)}
         if words <= _HARMLESS:
-            self._to.drop(one.key, one.line, "statements that leave rows and definitions as they are are passed over by themselves")
+            self._drop(one, "statements that leave rows and definitions as they are are passed over by themselves")
         else:
-            self._to.refuse(one.key, one.line, "statements cannot be left out by their text", "choose by kind: schema_changes of a pipe")
+            self._refuse(one, "statements cannot be left out by their text", "choose by kind: schema_changes of a pipe")
 
     # Access to keys.
 
@@ -385,18 +364,27 @@ class _Connector:
             return
         if _ACCESS.fullmatch(key):
             hint = "leave it out here, and put it into the address: kafka://user@host:9092?security.protocol=… (docs/kafka.md)"
-            self._to.refuse(one.key, one.line, f"{one.key} says how Kafka is reached, which is not translated", hint)
+            self._refuse(one, f"{one.key} says how Kafka is reached, which is not translated", hint)
             return
         reason = reason_for(key)
         if reason:
-            self._to.drop(one.key, one.line, reason)
+            self._drop(one, reason)
             return
         if key in TRANSLATED:
-            self._to.refuse(one.key, one.line, f"{one.key} is no key of this kind of connector", "leave it out")
+            self._refuse(one, f"{one.key} is no key of this kind of connector", "leave it out")
             return
         near = closest_match(key, (*REASONS, *TRANSLATED))
         hint = f"did you mean {near}?" if near else "leave it out, if Headrace need not know it"
-        self._to.refuse(one.key, one.line, f"{one.key} is not known", hint)
+        self._refuse(one, f"{one.key} is not known", hint)
+
+    def _refuse(self, one: Entry, message: str, hint: str) -> None:
+        self._to.refuse(one.key, one.line, message, hint)
+
+    def _drop(self, one: Entry, reason: str) -> None:
+        self._to.drop(one.key, one.line, reason)
+
+    def _first(self, *keys: str) -> Entry | None:
+        return next((found for key in keys if (found := self._take(key)) is not None), None)
 
     def _take(self, key: str) -> Entry | None:
         return self._left.pop(key, None)
@@ -410,7 +398,7 @@ class _Connector:
     def _unneeded(self, key: str, reason: str) -> None:
         one = self._take(key)
         if one is not None:
-            self._to.drop(one.key, one.line, reason)
+            self._drop(one, reason)
 
     def _flag(self, *keys: str) -> bool:
         found = [one for key in keys if (one := self._take(key)) is not None]
@@ -420,18 +408,23 @@ class _Connector:
         """Accept only the value of a key that matches Headrace's behaviour."""
         one = self._take(key)
         if one is not None and one.value.lower() == usual:
-            self._to.drop(one.key, one.line, f"{usual} is what is done here" if usual else "it is empty")
+            self._drop(one, f"{usual} is what is done here" if usual else "it is empty")
         elif one is not None:
-            self._to.refuse(one.key, one.line, f"{one.key} cannot be {one.value!r}", hint)
+            self._refuse(one, f"{one.key} cannot be {one.value!r}", hint)
+
+    def _move(self, key: str, path: Keys, convert: Callable[[str], Any]) -> None:
+        """Write the converted value of a key, if it is given."""
+        one = self._take(key)
+        if one is not None:
+            self._to.set(path, convert(one.value), one.line)
 
     def _number(self, here: tuple[str, str], key: str, ours: str) -> None:
-        one = self._take(key)
-        if one is None:
-            return
+        one = self._given.get(key)
         try:
-            self._to.set((*here, ours), int(float(one.value)), one.line)
+            self._move(key, (*here, ours), lambda value: int(float(value)))
         except ValueError:
-            self._to.refuse(one.key, one.line, f"{one.value!r} is no number", "write a number")
+            assert one is not None
+            self._refuse(one, f"{one.value!r} is no number", "write a number")
 
     def _password(self, here: tuple[str, str], *keys: str) -> None:
         for key in keys:
@@ -447,12 +440,6 @@ class _Connector:
                 found += list_of_globs(one.value, one.key, f"{self._to.file}, line {one.line}, {one.key}")
         return found
 
-    def _globs(self, here: tuple[str, str], key: str, ours: str) -> None:
-        line = self._line(key)
-        found = self._list(key)
-        if found:
-            self._to.set((*here, ours), found, line)
-
     def _pairs(self, one: Entry | None) -> list[tuple[str, str]]:
         found = []
         for pair in split_list(one.value) if one is not None else ():
@@ -466,7 +453,6 @@ class _Connector:
 
 
 def _without_server(key: str) -> str:
-    """Remove the prefix of Debezium Server."""
     return next((key.removeprefix(prefix) for prefix in _SERVER if key.startswith(prefix)), key)
 
 

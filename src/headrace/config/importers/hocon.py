@@ -53,7 +53,6 @@ class Hocon:
 
 
 def parse_hocon(text: str, file: str, environment: Mapping[str, str] | None = None) -> Hocon:
-    """Parse a HOCON text."""
     parser = _HoconParser(text, file)
     root = parser.root()
     resolver = _Resolver(root, file, os.environ if environment is None else environment)

@@ -8,14 +8,15 @@ translation, a reason why Headrace does not need it, or an error with the reason
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from headrace.config.document.document import PIPES, SINKS, SOURCES
+from headrace.config.document import PIPES, SINKS, SOURCES
 from headrace.config.importers.hocon import Hocon, Keys, parse_hocon
-from headrace.config.importers.mypipe_condition import parse_condition
 from headrace.config.importers.translation import Translation, literal, name_of
 from headrace.errors import DefiniteError
 from headrace.settings.dataclass_fields import closest_match
@@ -67,7 +68,6 @@ log = logging.getLogger(__name__)
 
 
 def translate_mypipe(text: str, file: str, environment: Mapping[str, str] | None = None) -> Translation:
-    """Translate a file of mypipe."""
     return _Mypipe(parse_hocon(text, file, environment), file).whole()
 
 
@@ -138,7 +138,7 @@ class _Mypipe:
         kind = table.get("class", _LOG_CONSUMER)
         if kind != _LOG_CONSUMER:
             hint = f"remove it: sources read the binary log, as {_LOG_CONSUMER} does"
-            raise DefiniteError(f"Headrace cannot run the consumer {kind!r}", place=self._place((*path, "class")), hint=hint)
+            raise self._error((*path, "class"), f"Headrace cannot run the consumer {kind!r}", hint)
         if "class" in table:
             self._to.drop(".".join((*path, "class")), self._line((*path, "class")), "sources read the binary log")
         given = table.get("source")
@@ -147,16 +147,14 @@ class _Mypipe:
         for number, source in enumerate(several):
             section = name_of(name) if not number else f"{name_of(name)}-{number + 1}"
             if section in self._to.written.content.get(SOURCES, {}):
-                raise DefiniteError(f"another consumer would be called {section} here", place=self._place(path), hint="rename one of them")
+                raise self._error(path, f"another consumer would be called {section} here", "rename one of them")
             self._source(section, source, (*path, "source"))
             self._sources[name].append(section)
 
     def _source(self, section: str, source: Any, path: Keys) -> None:
         parts = source.split(":", 3) if isinstance(source, str) else []
         if len(parts) != 4 or not parts[0] or not parts[1].isdigit() or not parts[2]:
-            raise DefiniteError(
-                "a source is host:port:user:password", place=self._place(path), hint='write source = "host:3306:user:password"'
-            )
+            raise self._error(path, "a source is host:port:user:password", 'write source = "host:3306:user:password"')
         host, port, user, password = parts
         line, here = self._line(path), (SOURCES, section)
         self._to.set((*here, "url"), f"mysql://{quote(user, safe='')}@{host}:{port}", line)
@@ -173,13 +171,13 @@ class _Mypipe:
         table = self._checked(path, raw, ("enabled", "consumers", "producer", "binlog-position-repo"))
         consumers, producers = table.get("consumers"), table.get("producer")
         if not isinstance(consumers, list) or not consumers:
-            raise DefiniteError("the pipe names no consumers", place=self._place(path), hint='write consumers = ["NAME"]')
+            raise self._error(path, "the pipe names no consumers", 'write consumers = ["NAME"]')
         if not isinstance(producers, dict) or len(producers) != 1:
-            raise DefiniteError("the pipe names no producer, or several", place=self._place((*path, "producer")), hint="name one")
+            raise self._error((*path, "producer"), "the pipe names no producer, or several", "name one")
         ((producer, settings),) = producers.items()
         here, line = (PIPES, name_of(name)), self._line(path)
         if name_of(name) in self._to.written.content.get(PIPES, {}):
-            raise DefiniteError(f"another pipe would be called {name_of(name)} here", place=self._place(path), hint="rename one of them")
+            raise self._error(path, f"another pipe would be called {name_of(name)} here", "rename one of them")
         sources = [source for consumer in consumers for source in self._consumers_sources(consumer, (*path, "consumers"))]
         if not sources:
             # The error of the consumer is collected already.
@@ -203,7 +201,7 @@ class _Mypipe:
         kind = table.get("class", _FILE_POSITIONS)
         if kind not in _POSITION_KEYS:
             hint = 'remove it; to resume, write start_at = "FILE:POSITION" to the source in the converted file'
-            raise DefiniteError(f"Headrace cannot read the positions of {kind!r}", place=self._place((*path, "class")), hint=hint)
+            raise self._error((*path, "class"), f"Headrace cannot read the positions of {kind!r}", hint)
         config = self._checked((*path, "config"), table.get("config", {}), _POSITION_KEYS[kind])
         reason = "the state directory stores positions ([headrace] state)"
         if kind == _TABLE_POSITIONS:
@@ -217,7 +215,7 @@ class _Mypipe:
         if consumer not in self._sources:
             near = closest_match(str(consumer), self._sources)
             hint = f"did you mean {near}?" if near else f"consumers: {', '.join(self._sources) or 'none'}"
-            raise DefiniteError(f"there is no consumer {consumer!r}", place=self._place(path), hint=hint)
+            raise self._error(path, f"there is no consumer {consumer!r}", hint)
         return self._sources[consumer]
 
     def _from_position(self, pipe: str, source: str, table: Mapping[str, Any], path: Keys) -> str:
@@ -239,9 +237,7 @@ class _Mypipe:
         except OSError:
             name, offset = "", ""
         if not name or not offset.isdigit():
-            raise DefiniteError(
-                f"the position file {file} cannot be read", place=self._place(path), hint="it has FILE:POSITION; or remove it"
-            )
+            raise self._error(path, f"the position file {file} cannot be read", "it has FILE:POSITION; or remove it")
         own = f"{source}-{name_of(pipe)}"
         for key, value in section.items():
             self._to.set((SOURCES, own, key), value, self._to.lines.get((SOURCES, source, key), 0))
@@ -255,16 +251,14 @@ class _Mypipe:
         declared = self._table(("mypipe", "producers")).get(producer)
         if not isinstance(declared, dict):
             known = self._table(("mypipe", "producers"))
-            raise DefiniteError(
-                f"there is no producer {producer!r}", place=self._place(path), hint=f"producers: {', '.join(known) or 'none'}"
-            )
+            raise self._error(path, f"there is no producer {producer!r}", f"producers: {', '.join(known) or 'none'}")
         where = ("mypipe", "producers", producer)
         name = self._checked(where, declared, ("class",)).get("class", "")
         if name not in _CLASSES:
             hint = "producers of your own are Python classes here (docs/producers.md); mypipe's own are " + ", ".join(
                 sorted({one.rpartition(".")[2] for one in _CLASSES})
             )
-            raise DefiniteError(f"the producer's class {name!r} is not known", place=self._place((*where, "class")), hint=hint)
+            raise self._error((*where, "class"), f"the producer's class {name!r} is not known", hint)
         return _CLASSES[name]
 
     def _sink(self, pipe: str, producer: str, kind: str, settings: Any, path: Keys) -> str:
@@ -279,7 +273,7 @@ class _Mypipe:
             self._check_schema_repository((*path, "schema-repo-client"), kind, table)
             brokers = str(table.get("metadata-brokers", "")).replace(" ", "")
             if not brokers:
-                raise DefiniteError("metadata-brokers is missing", place=self._place(path), hint='write metadata-brokers = "host:9092"')
+                raise self._error(path, "metadata-brokers is missing", 'write metadata-brokers = "host:9092"')
             content = {"url": f"kafka://{brokers}", "format": kind, **self._kafka_settings(kind)}
             if "zk-connect" in table:
                 self._to.drop(".".join((*path, "zk-connect")), self._line((*path, "zk-connect")), "Headrace does not use ZooKeeper")
@@ -300,7 +294,7 @@ class _Mypipe:
         client = table.get("schema-repo-client", _SCHEMA_REPO)
         if kind == _SPECIFIC and client != _SCHEMA_REPO:
             hint = f"remove it: registry of the sink, here the folder {_REGISTRY}, sets the place of Avro schemas"
-            raise DefiniteError(f"Headrace cannot run the schema repository client {client!r}", place=self._place(path), hint=hint)
+            raise self._error(path, f"Headrace cannot run the schema repository client {client!r}", hint)
         if "schema-repo-client" in table:
             reason = _UNNEEDED["schema-repo-client"] if kind == _SPECIFIC else "the schemas of generic messages are built in"
             self._to.drop(".".join(path), self._line(path), reason)
@@ -327,7 +321,7 @@ class _Mypipe:
 
     def _checked(self, path: Keys, raw: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
         if not isinstance(raw, dict):
-            raise DefiniteError(f"{path[-1]} is an object", place=self._place(path), hint=f"write {path[-1]} {{ … }}")
+            raise self._error(path, f"{path[-1]} is an object", f"write {path[-1]} {{ … }}")
         for name in raw:
             if name not in known:
                 self._unknown((*path, name), known)
@@ -341,8 +335,117 @@ class _Mypipe:
     def _refuse(self, path: Keys, message: str, hint: str) -> None:
         self._to.refuse(".".join(path), self._line(path), message, hint)
 
+    def _error(self, path: Keys, message: str, hint: str) -> DefiniteError:
+        return DefiniteError(message, place=self._place(path), hint=hint)
+
     def _line(self, path: Keys) -> int:
         return next((self._hocon.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._hocon.lines), 0)
 
     def _place(self, path: Keys) -> str:
         return f"{self._to.file}, line {self._line(path)}, {'.'.join(path)}"
+
+
+_TOKEN: Final = re.compile(r'\s*(?:(&&|\|\||==|!=|\(|\))|(db|table)\b|"([^"]*)")')
+_ALL: Final = ("*.*",)
+_CHOOSE: Final = "leave it out, and choose the tables by tables and exclude of the source in the converted file"
+
+
+@dataclass(frozen=True, slots=True)
+class TableCondition:
+    """The tables that a condition selects."""
+
+    include: tuple[str, ...] = _ALL
+    exclude: tuple[str, ...] = ()
+
+
+def parse_condition(text: str, place: str) -> TableCondition:
+    """Return the globs of the tables that a condition selects; an empty condition selects all."""
+    if not text.strip():
+        return TableCondition()
+    found = _ConditionParser(text, place).whole()
+    if not found:
+        raise DefiniteError("the condition lets no table through", place=place, hint="correct it, or leave it out")
+    excluded = {choice.unequal for choice in found}
+    if len(excluded) > 1:
+        raise DefiniteError("alternatives of the condition exclude different tables", place=place, hint=_CHOOSE)
+    (unequal,) = excluded
+    include = tuple(dict.fromkeys(_glob(dict(choice.equal)) for choice in found))
+    return TableCondition(include, tuple(sorted(_glob(dict([pair])) for pair in unequal)))
+
+
+def _glob(names: dict[str, str]) -> str:
+    return f"{names.get('db', '*')}.{names.get('table', '*')}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Comparisons that must all be true: pairs of `db` or `table` and a name."""
+
+    equal: frozenset[tuple[str, str]] = frozenset()
+    unequal: frozenset[tuple[str, str]] = frozenset()
+
+
+class _ConditionParser:
+    def __init__(self, text: str, place: str) -> None:
+        self._place, self._text = place, text
+        self._tokens = self._split()
+
+    def whole(self) -> list[_Choice]:
+        found = self._either()
+        if self._tokens:
+            raise self._wrong()
+        return found
+
+    def _either(self) -> list[_Choice]:
+        found = self._both()
+        while self._tokens[:1] == ["||"]:
+            self._tokens.pop(0)
+            found = found + self._both()
+        return found
+
+    def _both(self) -> list[_Choice]:
+        found = self._one()
+        while self._tokens[:1] == ["&&"]:
+            self._tokens.pop(0)
+            other = self._one()
+            found = [joined for one in found for more in other if (joined := _joined(one, more)) is not None]
+        return found
+
+    def _one(self) -> list[_Choice]:
+        if self._tokens[:1] == ["("]:
+            self._tokens.pop(0)
+            found = self._either()
+            if self._tokens[:1] != [")"]:
+                raise self._wrong()
+            self._tokens.pop(0)
+            return found
+        name, operator, value = [*self._tokens[:3], "", "", ""][:3]
+        if name not in ("db", "table") or operator not in ("==", "!=") or value[:1] != '"':
+            raise self._wrong()
+        del self._tokens[:3]
+        pair = frozenset({(name, value[1:])})
+        return [_Choice(equal=pair) if operator == "==" else _Choice(unequal=pair)]
+
+    def _split(self) -> list[str]:
+        tokens, at = [], 0
+        text = self._text.rstrip()
+        while at < len(text):
+            found = _TOKEN.match(text, at)
+            if found is None:
+                raise self._wrong()
+            tokens.append(found[1] or found[2] or f'"{found[3]}')
+            at = found.end()
+        return tokens
+
+    def _wrong(self) -> DefiniteError:
+        return DefiniteError("the condition is more than comparisons of db and table", place=self._place, hint=_CHOOSE)
+
+
+def _joined(one: _Choice, other: _Choice) -> _Choice | None:
+    """Return both conditions as one; None if they contradict each other."""
+    equal, unequal = one.equal | other.equal, one.unequal | other.unequal
+    if len({name for name, _ in equal}) < len(equal) or equal & unequal:
+        return None
+    # A comparison with another name follows from an equality of the same side.
+    fixed = {name for name, _ in equal}
+    return _Choice(equal, frozenset(pair for pair in unequal if pair[0] not in fixed))

@@ -6,26 +6,22 @@ references instead of passwords.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.config.document.document import Document, dotted_key
-from headrace.config.document.problems import Problems
-from headrace.config.document.substitution import References, references_in
-from headrace.settings.toml_lines import Keys
-from headrace.settings.toml_writer import AnnotatedToml, render_toml
+from headrace.config.document import Document, Problems, References, dotted_key, references_in
+from headrace.settings.toml_text import AnnotatedToml, Keys, render_toml
 
 _SCHEMA_LINE: Final = "#:schema headrace.schema.json"
 
 
 @dataclass(slots=True)
 class Translation:
-    """The translated content of a file."""
-
     file: str
     written: AnnotatedToml = field(default_factory=AnnotatedToml)
     lines: dict[Keys, int] = field(default_factory=dict)
@@ -47,18 +43,12 @@ class Translation:
         self.lines[path] = line
 
     def set_secret(self, path: Keys, value: str, line: int = 0) -> None:
-        """Write a key with a password."""
         self.set(path, value, line)
         if not references_in(value):
             variable = re.sub(r"[^A-Z0-9]+", "_", f"{path[1]}_{path[-1]}".upper())
             taken = set(self.secrets.values())
-            self.secrets[path] = next(name for name in _numbered(variable) if name not in taken)
-
-    def section(self, path: Keys, line: int = 0) -> None:
-        table = self.written.content
-        for name in path:
-            table = table.setdefault(name, {})
-        self.lines.setdefault(path, line)
+            names = itertools.chain([variable], (f"{variable}_{number}" for number in itertools.count(2)))
+            self.secrets[path] = next(name for name in names if name not in taken)
 
     def drop(self, key: str, line: int, reason: str) -> None:
         """List a key that Headrace does not need."""
@@ -78,7 +68,7 @@ class Translation:
     def text(self) -> str:
         """Return the converted file with comments; raise the collected errors."""
         self.problems.raise_any(self.file)
-        content, above = _copied(self.written.content), {path: list(notes) for path, notes in self.written.above.items()}
+        content, above = copy.deepcopy(self.written.content), {path: list(notes) for path, notes in self.written.above.items()}
         top = [_SCHEMA_LINE.removeprefix("#"), f"Converted from {Path(self.file).name} by headrace convert."]
         if self.secrets:
             top.append("Set these variables to the passwords that the file has:")
@@ -101,11 +91,6 @@ class Translation:
         return f"{self.file}, line {line}, {dotted_key(path)}" if line else f"{self.file}, {dotted_key(path)}"
 
 
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name}_{number}" for number in itertools.count(2))
-
-
 def name_of(text: str) -> str:
     """Return a valid section name."""
     return re.sub(r"[^A-Za-z0-9_-]+", "_", text).lstrip("-") or "pipe"
@@ -114,7 +99,3 @@ def name_of(text: str) -> str:
 def literal(text: str) -> str:
     """Escape `${`."""
     return text.replace("${", "$${")
-
-
-def _copied(content: Any) -> Any:
-    return {name: _copied(one) for name, one in content.items()} if isinstance(content, dict) else content

@@ -23,8 +23,6 @@ _ESCAPE: Final = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}
 
 
 class YamlText(NamedTuple):
-    """The text of a key, and its line."""
-
     key: str
     text: str
     line: int
@@ -134,7 +132,7 @@ class _Reader:
             return _folded(_trimmed(inside)).replace("''", "'")
         inside = re.sub(r"(?<!\\)((?:\\\\)*)\\\n[ \t]*", r"\1", inside)
         # An escaped blank before a line break is part of the text, unlike other blanks there.
-        inside = re.sub(r"(?<!\\)((?:\\\\)*)\\([ \t])(?=[ \t]*\n)", _escape_blank, inside)
+        inside = re.sub(r"(?<!\\)((?:\\\\)*)\\([ \t])(?=[ \t]*\n)", lambda found: f"{found[1]}\\x{ord(found[2]):02x}", inside)
         return _ESCAPE.sub(_unescaped, _folded(_trimmed(inside)))
 
     def _block(self, rest: str, indent: int, first: int) -> str:
@@ -160,14 +158,14 @@ class _Reader:
         return self._lines[at] if at < len(self._lines) else None
 
     def _content_at(self) -> int:
-        return next((at for at in range(self._next, len(self._lines)) if _has_content(self._lines[at])), len(self._lines))
+        for at in range(self._next, len(self._lines)):
+            line = self._lines[at].strip()
+            if line and not line.startswith("#") and self._lines[at].rstrip() not in ("---", "..."):
+                return at
+        return len(self._lines)
 
     def _error(self, message: str, line: int, hint: str) -> DefiniteError:
         return DefiniteError(message, place=f"{self._file}, line {line}", hint=hint)
-
-
-def _has_content(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith("#") and line.rstrip() not in ("---", "...")
 
 
 def _indent_of(line: str) -> int:
@@ -227,10 +225,6 @@ def _folded_block(lines: list[str]) -> str:
         text += line
         written = line or written
     return text
-
-
-def _escape_blank(found: re.Match[str]) -> str:
-    return f"{found[1]}\\x{ord(found[2]):02x}"
 
 
 def _unescaped(found: re.Match[str]) -> str:

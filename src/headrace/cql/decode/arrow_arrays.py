@@ -51,19 +51,8 @@ _NATIVE: Final[dict[str, pa.DataType]] = {
     "uuid": pa.binary(16),
     "varint": pa.string(),
 }
-_WIDTHS: Final = {
-    "bigint": 8,
-    "boolean": 1,
-    "counter": 8,
-    "date": 4,
-    "double": 8,
-    "float": 4,
-    "int": 4,
-    "smallint": 2,
-    "time": 8,
-    "timestamp": 8,
-    "tinyint": 1,
-}
+_WIDTHS: Final = {name: -(-kind.bit_width // 8) for name, kind in _NATIVE.items() if pa.types.is_primitive(kind)}
+"""Bytes of a value of each type that is one number."""
 _VECTOR_WIDTHS: Final = {"bigint": 8, "boolean": 1, "double": 8, "float": 4, "int": 4, "timestamp": 8, "timeuuid": 16, "uuid": 16}
 """Types whose vector elements have no size prefix."""
 _DATE_MIDDLE: Final = np.uint32(1 << 31)
@@ -189,11 +178,9 @@ def to_arrow(kind: CqlType, column: Array, name: str = "") -> Array:
     except MalformedValue as damage:
         raw = column[damage.row].as_py() or b""
         shown = raw[:_SHOWN].hex() + ("..." if len(raw) > _SHOWN else "")
-        raise DefiniteError(
-            f"a value is no {kind}: {damage.reason}; its {len(raw)} bytes are 0x{shown}",
-            place=f"column {name or '?'}, row {damage.row}",
-            hint="if the table or its type was altered just now, restart to read its new definition; else report this",
-        ) from None
+        message = f"a value is no {kind}: {damage.reason}; its {len(raw)} bytes are 0x{shown}"
+        hint = "if the table or its type was altered just now, restart to read its new definition; else report this"
+        raise DefiniteError(message, place=f"column {name or '?'}, row {damage.row}", hint=hint) from None
 
 
 def from_cells(kind: CqlType, cells: Cells) -> Array:

@@ -22,17 +22,13 @@ from headrace.cql.types import CqlType
 Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
 
 _NUMBERS: Final = {
-    "bigint": ("<i8", pa.int64()),
+    **dict.fromkeys(("bigint", "counter", "time", "timestamp"), ("<i8", pa.int64())),
+    **dict.fromkeys(("date", "int"), ("<i4", pa.int32())),
+    "smallint": ("<i2", pa.int16()),
+    "tinyint": ("<i1", pa.int8()),
     "boolean": ("<u1", pa.uint8()),
-    "counter": ("<i8", pa.int64()),
-    "date": ("<i4", pa.int32()),
     "double": ("<f8", pa.float64()),
     "float": ("<f4", pa.float32()),
-    "int": ("<i4", pa.int32()),
-    "smallint": ("<i2", pa.int16()),
-    "time": ("<i8", pa.int64()),
-    "timestamp": ("<i8", pa.int64()),
-    "tinyint": ("<i1", pa.int8()),
 }
 _DECODERS: Final[dict[str, Callable[[bytes], object]]] = {
     "blob": bytes,

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 from cassandra.query import BoundStatement, PreparedStatement
 
+from headrace.cql.bounded_connection import RawPage, WholeResult
 from headrace.cql.decode.page_kernel import FINE, gather_pages, measure_pages
 from headrace.cql.errors import DRIVER_ERRORS, server_errors, translate_error
-from headrace.cql.raw_pages import RawPage, WholeResult
 from headrace.cql.session import RAW, CqlSession
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.retry import DEADLINE_S, retrying
@@ -40,8 +40,6 @@ class RawValues(tuple[bytes | None, ...]):
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """A page of one of many requests."""
-
     request: int
     """Index of the request."""
     rows: RawPage
@@ -125,9 +123,14 @@ class _PageReader:
             yield ResultPage(pending.number, page, last=after is None)
 
     def _next(self) -> tuple[_PendingRequest, RawPage]:
-        pending, answer = self._take()
+        try:
+            pending, answer = self._answers.get(timeout=self._wait_s)
+        except queue.Empty:
+            raise TransientError(f"the driver has not answered for {self._wait_s:.0f} s", place=str(self._session.address)) from None
         if isinstance(answer, BaseException):
-            error = self._translated(answer, pending)
+            if not isinstance(answer, (HeadraceError, *DRIVER_ERRORS)):
+                raise answer
+            error = translate_error(answer, self._session.address, pending.query)
             if not isinstance(error, TransientError):
                 raise error from answer
             answer = retrying(lambda: self._retry(pending), deadline_s=self._patience_s)
@@ -140,12 +143,6 @@ class _PageReader:
             answer: WholeResult = future.result().one()
         pending.note(future)
         return answer
-
-    def _take(self) -> tuple[_PendingRequest, WholeResult | BaseException]:
-        try:
-            return self._answers.get(timeout=self._wait_s)
-        except queue.Empty:
-            raise TransientError(f"the driver has not answered for {self._wait_s:.0f} s", place=str(self._session.address)) from None
 
     def _send(self, pending: _PendingRequest) -> None:
         try:
@@ -165,11 +162,6 @@ class _PageReader:
         statement.fetch_size, statement.is_idempotent = self._fetch_size, True
         return self._session.driver.execute_async(statement, execution_profile=RAW, paging_state=pending.paging_state)
 
-    def _translated(self, error: BaseException, pending: _PendingRequest) -> HeadraceError:
-        if not isinstance(error, (HeadraceError, *DRIVER_ERRORS)):
-            raise error
-        return translate_error(error, self._session.address, pending.query)
-
 
 def _bound(prepared: PreparedStatement, parameters: Sequence[Any]) -> BoundStatement:
     statement = BoundStatement(prepared)
@@ -179,15 +171,15 @@ def _bound(prepared: PreparedStatement, parameters: Sequence[Any]) -> BoundState
     return statement.bind(parameters)
 
 
+@dataclass(slots=True)
 class _PendingRequest:
-    """A requested page: its request, and the paging state before it."""
+    """A requested page."""
 
-    __slots__ = ("number", "paging_state", "parameters", "query")
-
-    def __init__(self, number: int, query: str, parameters: Sequence[Any], paging_state: bytes | None = None) -> None:
-        self.number, self.query, self.parameters = number, query, parameters
-        self.paging_state = paging_state
-        """The paging state at which the page begins; after its arrival, that of the next one."""
+    number: int
+    query: str
+    parameters: Sequence[Any]
+    paging_state: bytes | None = None
+    """The paging state at which the page begins; after its arrival, that of the next one."""
 
     def note(self, future: Any) -> None:
         self.paging_state = future._paging_state
@@ -197,16 +189,16 @@ def as_batch(pages: Sequence[RawPage], place: str = "") -> pa.RecordBatch:
     """Join pages of the same columns to one batch of `binary` columns."""
     names = pages[0].names
     if any(page.names != names for page in pages):
-        raise TransientError(
-            "answers to one query have different columns", place=place, hint="its table was altered meanwhile; repeat the query"
-        )
+        hint = "its table was altered meanwhile; repeat the query"
+        raise TransientError("answers to one query have different columns", place=place, hint=hint)
     bodies = [pa.py_buffer(page.body) for page in pages]
     described = np.array([(body.address, page.start, body.size, page.count) for body, page in zip(bodies, pages, strict=True)], np.int64)
     rows, columns = int(described[:, 3].sum()), len(names)
     sizes = np.zeros(columns, np.int64)
     damaged = measure_pages(described, columns, sizes)
     if damaged != FINE:
-        raise _damaged(damaged, rows, place)
+        message = f"row {damaged} of an answer of {rows} rows cannot be read: its lengths do not fit"
+        raise DefiniteError(message, place=place, hint="the network or the server damages answers: check both; this should not happen")
     if sizes.max(initial=0) > np.iinfo(np.int32).max:
         raise DefiniteError("a column of a page is larger than 2 GiB", place=place, hint="fetch fewer rows at once")
     starts = np.zeros(columns + 1, np.int64)
@@ -225,8 +217,3 @@ def as_batch(pages: Sequence[RawPage], place: str = "") -> pa.RecordBatch:
         for at in range(columns)
     ]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
-
-
-def _damaged(row: int, rows: int, place: str) -> DefiniteError:
-    message = f"row {row} of an answer of {rows} rows cannot be read: its lengths do not fit"
-    return DefiniteError(message, place=place, hint="the network or the server damages answers: check both; this should not happen")

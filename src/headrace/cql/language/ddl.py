@@ -25,8 +25,6 @@ _IGNORED_TABLE_ITEMS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CqlCatalog:
-    """The tables and types of keyspaces."""
-
     keyspace: str = ""
     """The keyspace of the last USE."""
     tables: Mapping[TableName, CqlTable] = field(default_factory=dict)
@@ -36,14 +34,12 @@ class CqlCatalog:
     """CDC options per table; tables without them have the defaults."""
 
     def apply_all(self, script: str) -> CqlCatalog:
-        """Return the catalog after all statements of a script."""
         found = self
         for statement in statements(script):
             found = found.apply(statement)
         return found
 
     def apply(self, statement: str) -> CqlCatalog:
-        """Return the catalog after one statement."""
         cursor = CqlCursor(statement)
         if cursor.skip_word("use"):
             return replace(self, keyspace=cursor.name())
@@ -69,13 +65,9 @@ class CqlCatalog:
     def named(self, text: str) -> CqlTable:
         """Return a table by `keyspace.table`, or by its name alone after USE."""
         cursor = CqlCursor(text)
-        name = _table_name(self, cursor)
+        name = _qualified(self, cursor)
         cursor.end()
         return self.table(name)
-
-    def types_of(self, keyspace: str) -> dict[str, CqlType]:
-        """Return a keyspace's user types by name."""
-        return {name: found for (of, name), found in self.types.items() if of == keyspace}
 
     def with_table(self, table: CqlTable, options: CdcOptions | None = None) -> CqlCatalog:
         cdc = self.cdc if options is None else {**self.cdc, table.name: options}
@@ -88,19 +80,18 @@ def _unknown(statement: str) -> DefiniteError:
     )
 
 
-def _qualified(known: CqlCatalog, cursor: CqlCursor) -> tuple[str, str]:
-    first = cursor.name()
-    if cursor.skip_sign("."):
-        return first, cursor.name()
-    if not known.keyspace:
-        raise DefiniteError(
-            f"{first} is in no keyspace", place=f"statement {shortened(cursor.text)}", hint=f"write keyspace.{first}, or USE one before"
-        )
-    return known.keyspace, first
+def _qualified(known: CqlCatalog, cursor: CqlCursor) -> TableName:
+    """Read the name of a table or a user type."""
+    found = cursor.table_name(known.keyspace)
+    if not found.database:
+        place, hint = f"statement {shortened(cursor.text)}", f"write keyspace.{found.table}, or USE one before"
+        raise DefiniteError(f"{found.table} is in no keyspace", place=place, hint=hint)
+    return found
 
 
-def _table_name(known: CqlCatalog, cursor: CqlCursor) -> TableName:
-    return TableName(*_qualified(known, cursor))
+def _type_key(known: CqlCatalog, cursor: CqlCursor) -> tuple[str, str]:
+    name = _qualified(known, cursor)
+    return name.database, name.table
 
 
 def _drop_keyspace(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
@@ -132,7 +123,11 @@ def _type_text(cursor: CqlCursor) -> str:
 
 
 def _read_type(known: CqlCatalog, keyspace: str, cursor: CqlCursor) -> CqlType:
-    return parse_type(_type_text(cursor), known.types_of(keyspace))
+    return parse_type(_type_text(cursor), {name: found for (of, name), found in known.types.items() if of == keyspace})
+
+
+def _field(known: CqlCatalog, keyspace: str, cursor: CqlCursor) -> tuple[str, CqlType]:
+    return cursor.name(), _read_type(known, keyspace, cursor).as_frozen()
 
 
 # --- types
@@ -140,40 +135,32 @@ def _read_type(known: CqlCatalog, keyspace: str, cursor: CqlCursor) -> CqlType:
 
 def _create_type(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
     if_not_exists = cursor.skip_word("if", "not", "exists")
-    keyspace, name = _qualified(known, cursor)
-    names: list[str] = []
-    types: list[CqlType] = []
+    keyspace, name = _type_key(known, cursor)
     cursor.sign("(")
-    while True:
-        names.append(cursor.name())
-        types.append(_read_type(known, keyspace, cursor).as_frozen())
-        if not cursor.skip_sign(","):
-            break
+    fields = cursor.items(lambda: _field(known, keyspace, cursor))
     cursor.sign(")")
     cursor.end()
     if (keyspace, name) in known.types:
         if if_not_exists:
             return known
         raise DefiniteError(f"a user type of name {keyspace}.{name} exists already", hint="add IF NOT EXISTS, or leave it out")
-    made = CqlType("udt", tuple(types), keyspace=keyspace, udt=name, fields=tuple(names))
+    names, types = zip(*fields, strict=True)
+    made = CqlType("udt", types, keyspace=keyspace, udt=name, fields=names)
     return replace(known, types={**known.types, (keyspace, name): made})
 
 
 def _alter_type(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
     cursor.skip_word("if", "exists")
-    keyspace, name = _qualified(known, cursor)
+    keyspace, name = _type_key(known, cursor)
     if (keyspace, name) not in known.types:
         raise DefiniteError(f"there is no user type {keyspace}.{name}", hint="check its name")
     old = known.types[keyspace, name]
     if cursor.skip_word("add"):
         cursor.skip_word("if", "not", "exists")
-        fields, args = list(old.fields), list(old.args)
-        while True:
-            fields.append(cursor.name())
-            args.append(_read_type(known, keyspace, cursor).as_frozen())
-            if not cursor.skip_sign(",") and not cursor.skip_word("and"):
-                break
-        new = replace(old, fields=tuple(fields), args=tuple(args))
+        added = [_field(known, keyspace, cursor)]
+        while cursor.skip_sign(",") or cursor.skip_word("and"):
+            added.append(_field(known, keyspace, cursor))
+        new = replace(old, fields=(*old.fields, *(name for name, _ in added)), args=(*old.args, *(kind for _, kind in added)))
     elif cursor.skip_word("rename"):
         renamed = _renames(cursor)
         new = replace(old, fields=tuple(renamed.get(name, name) for name in old.fields))
@@ -212,7 +199,7 @@ def _with_type(old: CqlType, new: CqlType) -> CqlType:
 
 def _drop_type(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
     cursor.skip_word("if", "exists")
-    gone = _qualified(known, cursor)
+    gone = _type_key(known, cursor)
     return replace(known, types={key: found for key, found in known.types.items() if key != gone})
 
 
@@ -221,21 +208,22 @@ def _drop_type(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
 
 def _create_table(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
     if_not_exists = cursor.skip_word("if", "not", "exists")
-    name = _table_name(known, cursor)
+    name = _qualified(known, cursor)
     columns: dict[str, CqlColumn] = {}
     partition: list[str] = []
     clustering: list[str] = []
-    cursor.sign("(")
-    while not cursor.is_sign(")"):
+
+    def read_item() -> None:
+        nonlocal partition, clustering
         if cursor.is_word("primary", "key"):
             partition, clustering = _primary_key(cursor)
         else:
             column, is_key = _column(known, name.database, cursor)
             columns[column.name] = column
             partition = [column.name] if is_key else partition
-        if not cursor.skip_sign(","):
-            break
-    cursor.sign(")")
+
+    cursor.sign("(")
+    cursor.items_until(")", read_item)
     orders, options = _table_options(cursor)
     cursor.end()
     if name in known.tables:
@@ -260,9 +248,7 @@ def _primary_key(cursor: CqlCursor) -> tuple[list[str], list[str]]:
     cursor.word("primary", "key")
     cursor.sign("(")
     partition = cursor.names() if cursor.is_sign("(") else [cursor.name()]
-    clustering = []
-    while cursor.skip_sign(","):
-        clustering.append(cursor.name())
+    clustering = cursor.items(cursor.name) if cursor.skip_sign(",") else []
     cursor.sign(")")
     return partition, clustering
 
@@ -301,11 +287,8 @@ def _table_options(cursor: CqlCursor) -> tuple[dict[str, bool], CdcOptions | Non
         if cursor.skip_word("clustering", "order", "by"):
             orders = _orders(cursor)
         elif cursor.is_word("compact", "storage"):
-            raise DefiniteError(
-                "tables with COMPACT STORAGE have no log",
-                place=f"statement {shortened(cursor.text)}",
-                hint="drop it: ALTER TABLE … DROP COMPACT STORAGE",
-            )
+            hint = "drop it: ALTER TABLE … DROP COMPACT STORAGE"
+            raise DefiniteError("tables with COMPACT STORAGE have no log", place=f"statement {shortened(cursor.text)}", hint=hint)
         else:
             option = cursor.name()
             cursor.sign("=")
@@ -318,47 +301,44 @@ def _table_options(cursor: CqlCursor) -> tuple[dict[str, bool], CdcOptions | Non
 
 
 def _orders(cursor: CqlCursor) -> dict[str, bool]:
-    found = {}
-    cursor.sign("(")
-    while True:
-        name = cursor.name()
-        found[name] = cursor.skip_word("desc")
-        if not found[name]:
+    def read_order() -> tuple[str, bool]:
+        name, descending = cursor.name(), cursor.skip_word("desc")
+        if not descending:
             cursor.skip_word("asc")
-        if not cursor.skip_sign(","):
-            break
+        return name, descending
+
+    cursor.sign("(")
+    found = cursor.items(read_order)
     cursor.sign(")")
-    return found
+    return dict(found)
 
 
 def _words(cursor: CqlCursor) -> dict[str, str]:
     """Parse a map of options."""
-    found = {}
-    cursor.sign("{")
-    while not cursor.is_sign("}"):
+
+    def read_pair() -> tuple[str, str]:
         name = cursor.take().text
         cursor.sign(":")
-        found[name] = cursor.take().text
-        if not cursor.skip_sign(","):
-            break
-    cursor.sign("}")
-    return found
+        return name, cursor.take().text
+
+    cursor.sign("{")
+    return dict(cursor.items_until("}", read_pair))
 
 
 def _skip_value(cursor: CqlCursor) -> None:
-    """Skip an option's value."""
     depth = 0
     while not cursor.at_end:
         token = cursor.peek
-        if depth == 0 and (cursor.is_word("and") or cursor.is_sign(";") or cursor.is_sign(",") or cursor.is_sign(")")):
+        sign = token.text if token.kind is CqlTokenKind.SIGN else " "
+        if depth == 0 and (cursor.is_word("and") or sign in ";,)"):
             return
-        depth += (token.kind is CqlTokenKind.SIGN and token.text in "({[") - (token.kind is CqlTokenKind.SIGN and token.text in ")}]")
+        depth += (sign in "({[") - (sign in ")}]")
         cursor.take()
 
 
 def _alter_table(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
     cursor.skip_word("if", "exists")
-    table = known.table(_table_name(known, cursor))
+    table = known.table(_qualified(known, cursor))
     if cursor.is_word("with"):
         _, options = _table_options(cursor)
         cursor.end()
@@ -371,11 +351,8 @@ def _alter_table(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
         renamed = _renames(cursor)
         columns = [replace(column, name=renamed.get(column.name, column.name)) for column in table.columns]
     else:
-        raise DefiniteError(
-            f"this change of a table is not known: {shortened(cursor.text)}",
-            place=f"table {table.name}",
-            hint="ADD, DROP, RENAME and WITH are known",
-        )
+        message = f"this change of a table is not known: {shortened(cursor.text)}"
+        raise DefiniteError(message, place=f"table {table.name}", hint="ADD, DROP, RENAME and WITH are known")
     if not cursor.skip_word("using"):
         cursor.end()
     return known.with_table(sorted_table(table.name, columns))
@@ -385,14 +362,11 @@ def _added(known: CqlCatalog, table: CqlTable, cursor: CqlCursor) -> list[CqlCol
     if_not_exists = cursor.skip_word("if", "not", "exists")
     columns = {column.name: column for column in table.columns}
     in_brackets = cursor.skip_sign("(")
-    while True:
-        column, _ = _column(known, table.name.database, cursor)
+    for column, _ in cursor.items(lambda: _column(known, table.name.database, cursor)):
         if column.name not in columns:
             columns[column.name] = column
         elif not if_not_exists:
             raise DefiniteError(f"column {column.name} exists already", place=f"table {table.name}", hint="choose another name")
-        if not cursor.skip_sign(","):
-            break
     if in_brackets:
         cursor.sign(")")
     return list(columns.values())
@@ -402,12 +376,7 @@ def _dropped(table: CqlTable, cursor: CqlCursor) -> list[CqlColumn]:
     if cursor.is_word("compact", "storage"):
         raise cursor.unexpected("a column's name")
     if_exists = cursor.skip_word("if", "exists")
-    if cursor.is_sign("("):
-        names = cursor.names()
-    else:
-        names = [cursor.name()]
-        while cursor.skip_sign(","):
-            names.append(cursor.name())
+    names = cursor.names() if cursor.is_sign("(") else cursor.items(cursor.name)
     known = {column.name for column in table.cells}
     unknown = [name for name in names if name not in known]
     if unknown and not if_exists:
@@ -417,7 +386,7 @@ def _dropped(table: CqlTable, cursor: CqlCursor) -> list[CqlColumn]:
 
 def _drop_table(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
     cursor.skip_word("if", "exists")
-    gone = _table_name(known, cursor)
+    gone = _qualified(known, cursor)
     return replace(
         known,
         tables={name: table for name, table in known.tables.items() if name != gone},

@@ -16,7 +16,6 @@ def table_name(name: TableName) -> str:
 
 
 def create_type(kind: CqlType, *, if_not_exists: bool = False) -> str:
-    """Return the CREATE TYPE statement of a user type."""
     head = "CREATE TYPE IF NOT EXISTS" if if_not_exists else "CREATE TYPE"
     fields = ",\n".join(f"    {quoted(name)} {of}" for name, of in zip(kind.fields, kind.args, strict=True))
     return f"{head} {quoted(kind.keyspace)}.{quoted(kind.udt)} (\n{fields}\n);"

@@ -7,17 +7,19 @@ no token is an error with its position.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from itertools import pairwise
+from typing import Final, TypeVar
 
 from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+
+T = TypeVar("T")
 
 
 class CqlTokenKind(StrEnum):
-    """The kind of a token."""
-
     NAME = "name"
     QUOTED = "quoted name"
     STRING = "string"
@@ -82,7 +84,8 @@ def tokens(text: str) -> list[CqlToken]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise _unreadable(text, at)
+            place = f"character {at}: {shortened(text[at:])}"
+            raise DefiniteError("cannot read this CQL", place=place, hint="check the statement's quotes and signs")
         if match.lastgroup != "space":
             found.append(_token(match))
         at = match.end()
@@ -104,12 +107,6 @@ def _token(match: re.Match[str]) -> CqlToken:
     return CqlToken(kind, token_text, match.start(), match.end())
 
 
-def _unreadable(text: str, at: int) -> DefiniteError:
-    return DefiniteError(
-        "cannot read this CQL", place=f"character {at}: {shortened(text[at:])}", hint="check the statement's quotes and signs"
-    )
-
-
 def shortened(text: str, length: int = 60) -> str:
     """Return the beginning of a text, on one line."""
     line = " ".join(text.split())
@@ -119,9 +116,9 @@ def shortened(text: str, length: int = 60) -> str:
 class CqlCursor:
     """Reads tokens from the first to the last."""
 
-    def __init__(self, text: str, found: list[CqlToken] | None = None) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text
-        self._tokens = tokens(text) if found is None else found
+        self._tokens = tokens(text)
         self._at = 0
 
     @property
@@ -129,7 +126,6 @@ class CqlCursor:
         return self._tokens[self._at]
 
     def ahead(self, count: int) -> CqlToken:
-        """Return the token at this distance."""
         return self._tokens[min(self._at + count, len(self._tokens) - 1)]
 
     def take(self) -> CqlToken:
@@ -138,7 +134,6 @@ class CqlCursor:
         return token
 
     def is_word(self, *words: str) -> bool:
-        """Return whether the next tokens are these keywords."""
         return all(self.ahead(i).kind is CqlTokenKind.NAME and self.ahead(i).text == word for i, word in enumerate(words))
 
     def is_sign(self, sign: str) -> bool:
@@ -169,18 +164,36 @@ class CqlCursor:
             raise self.unexpected(sign)
 
     def name(self) -> str:
-        """Read a name, quoted or not."""
         if self.peek.kind not in (CqlTokenKind.NAME, CqlTokenKind.QUOTED):
             raise self.unexpected("a name")
         return self.take().text
 
     def names(self) -> list[str]:
-        """Read names in parentheses, separated by commas."""
         self.sign("(")
-        found = [self.name()]
-        while self.skip_sign(","):
-            found.append(self.name())
+        found = self.items(self.name)
         self.sign(")")
+        return found
+
+    def table_name(self, keyspace: str) -> TableName:
+        """Read a name that may begin with its keyspace; otherwise it is in the given one, which is empty if unknown."""
+        first = self.name()
+        return TableName(first, self.name()) if self.skip_sign(".") else TableName(keyspace, first)
+
+    def items(self, read: Callable[[], T]) -> list[T]:
+        """Read items that are separated by commas; at least one."""
+        found = [read()]
+        while self.skip_sign(","):
+            found.append(read())
+        return found
+
+    def items_until(self, sign: str, read: Callable[[], T]) -> list[T]:
+        """Read items that are separated by commas, and the sign after them."""
+        found: list[T] = []
+        while not self.is_sign(sign):
+            found.append(read())
+            if not self.skip_sign(","):
+                break
+        self.sign(sign)
         return found
 
     @property
@@ -195,9 +208,8 @@ class CqlCursor:
 
     def unexpected(self, wanted: str) -> DefiniteError:
         here = shortened(self.text[self.peek.start :]) or "the end"
-        return DefiniteError(
-            f"cannot read this CQL: {wanted} is expected at {here!r}", place=f"statement {shortened(self.text)}", hint="check its spelling"
-        )
+        message = f"cannot read this CQL: {wanted} is expected at {here!r}"
+        return DefiniteError(message, place=f"statement {shortened(self.text)}", hint="check its spelling")
 
 
 def statements(text: str) -> list[str]:
@@ -206,9 +218,7 @@ def statements(text: str) -> list[str]:
     begin: int | None = None
     in_batch = False
     last = 0
-    for token, after in _pairs(tokens(text)):
-        if token.kind is CqlTokenKind.END:
-            break
+    for token, after in pairwise(tokens(text)):
         if begin is None:
             begin, in_batch = token.start, token.text == "begin" and token.kind is CqlTokenKind.NAME
         if token.text == "apply" and after.text == "batch" and token.kind is CqlTokenKind.NAME:
@@ -220,7 +230,3 @@ def statements(text: str) -> list[str]:
     if begin is not None:
         found.append(text[begin:last])
     return [one for one in found if one.strip()]
-
-
-def _pairs(found: list[CqlToken]) -> Iterable[tuple[CqlToken, CqlToken]]:
-    return zip(found, found[1:] + found[-1:], strict=True)

@@ -28,8 +28,6 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A parameter marker."""
-
     number: int
     """Its index among the statement's markers, from 0."""
     name: str = ""
@@ -77,8 +75,6 @@ NULL = Constant(CqlTokenKind.NAME, "null")
 
 @dataclass(slots=True)
 class Markers:
-    """Numbers the markers of a statement."""
-
     count: int = 0
 
 
@@ -110,34 +106,21 @@ class Parameters:
         return (found.value if isinstance(found, SerializedValue) else found) is UNSET_VALUE
 
 
-_CONSTANTS = frozenset(
-    {
-        CqlTokenKind.STRING,
-        CqlTokenKind.INTEGER,
-        CqlTokenKind.FLOAT,
-        CqlTokenKind.BLOB,
-        CqlTokenKind.UUID,
-        CqlTokenKind.DURATION,
-        CqlTokenKind.QUOTED,
-    }
-)
+_NO_CONSTANTS = frozenset({CqlTokenKind.BIND, CqlTokenKind.SIGN, CqlTokenKind.END})
 
 
 def read_term(cursor: CqlCursor, markers: Markers) -> Term:
-    """Read the next term."""
     token = cursor.peek
     if cursor.skip_sign("["):
-        return Brackets(_items(cursor, markers, "]"))
+        return Brackets(tuple(cursor.items_until("]", lambda: read_term(cursor, markers))))
     if cursor.skip_sign("("):
-        return Parentheses(_items(cursor, markers, ")"))
-    if cursor.is_sign("{"):
+        return Parentheses(tuple(cursor.items_until(")", lambda: read_term(cursor, markers))))
+    if cursor.skip_sign("{"):
         return _braces(cursor, markers)
     if cursor.skip_sign("-"):
         negative = cursor.take()
-        if negative.kind not in (CqlTokenKind.INTEGER, CqlTokenKind.FLOAT, CqlTokenKind.DURATION) and negative.text not in {
-            "nan",
-            "infinity",
-        }:
+        is_number = negative.kind in (CqlTokenKind.INTEGER, CqlTokenKind.FLOAT, CqlTokenKind.DURATION)
+        if not is_number and negative.text not in {"nan", "infinity"}:
             raise cursor.unexpected("a number")
         return Constant(negative.kind, "-" + negative.text)
     if token.kind is CqlTokenKind.BIND or cursor.is_sign(":"):
@@ -146,36 +129,24 @@ def read_term(cursor: CqlCursor, markers: Markers) -> Term:
         markers.count += 1
         return Marker(markers.count - 1, name)
     if token.kind is CqlTokenKind.NAME and cursor.ahead(1).text == "(" and cursor.ahead(1).kind is CqlTokenKind.SIGN:
-        raise DefiniteError(
-            f"what {token.text}() gives is known to the server alone", place=f"statement {cursor.text}", hint="write the value itself"
-        )
-    if token.kind in _CONSTANTS or token.kind is CqlTokenKind.NAME:
-        cursor.take()
-        return Constant(token.kind, token.text)
-    raise cursor.unexpected("a value")
-
-
-def _items(cursor: CqlCursor, markers: Markers, end: str) -> tuple[Term, ...]:
-    found: list[Term] = []
-    while not cursor.is_sign(end):
-        found.append(read_term(cursor, markers))
-        if not cursor.skip_sign(","):
-            break
-    cursor.sign(end)
-    return tuple(found)
+        hint = "write the value itself"
+        raise DefiniteError(f"what {token.text}() gives is known to the server alone", place=f"statement {cursor.text}", hint=hint)
+    if token.kind in _NO_CONSTANTS:
+        raise cursor.unexpected("a value")
+    cursor.take()
+    return Constant(token.kind, token.text)
 
 
 def _braces(cursor: CqlCursor, markers: Markers) -> Braces:
-    cursor.sign("{")
-    keys: list[Term] = []
     values: list[Term] = []
-    while not cursor.is_sign("}"):
-        keys.append(read_term(cursor, markers))
+
+    def read_key() -> Term:
+        key = read_term(cursor, markers)
         if cursor.skip_sign(":"):
             values.append(read_term(cursor, markers))
-        if not cursor.skip_sign(","):
-            break
-    cursor.sign("}")
+        return key
+
+    keys = cursor.items_until("}", read_key)
     if values and len(values) != len(keys):
         raise cursor.unexpected("a value for every key")
     return Braces(tuple(keys), tuple(values) if values else None)

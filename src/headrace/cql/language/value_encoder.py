@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from operator import index
 from struct import error as PackingError
 from struct import pack
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from cassandra.marshal import uvint_pack, varint_pack, vints_pack
@@ -26,6 +26,7 @@ from headrace.cql.language.terms import Braces, Brackets, Constant, Marker, Para
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
 
+V = TypeVar("V")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _WIDTHS: Final = {"tinyint": 1, "smallint": 2, "int": 4, "bigint": 8, "counter": 8}
 
@@ -67,17 +68,17 @@ def _part(kind: CqlType, inner: CqlType, term: Term, parameters: Parameters) -> 
 
 def _from_braces(kind: CqlType, term: Braces, parameters: Parameters) -> bytes:
     if kind.name == "udt":
-        return _parts(kind, [SerializedValue(found) for found in user_fields(kind, term, parameters)])
+        return _parts(kind, [SerializedValue(found) for found in _user_fields(kind, term, parameters)])
     if kind.name == "map" and (term.values is not None or not term.keys):
         pairs = zip(term.keys, term.values or (), strict=True)
         found = [(_part(kind, kind.args[0], key, parameters), _part(kind, kind.args[1], value, parameters)) for key, value in pairs]
-        return collection_of_pairs(kind, found)
+        return _map(kind, found)
     if kind.name == "set" and term.values is None:
         return _set(kind, [_part(kind, kind.args[0], item, parameters) for item in term.keys])
     raise _mismatch_error(kind, str(term))
 
 
-def user_fields(kind: CqlType, term: Braces, parameters: Parameters) -> list[bytes | None]:
+def _user_fields(kind: CqlType, term: Braces, parameters: Parameters) -> list[bytes | None]:
     """Return the fields of a user type's literal, in the type's order."""
     if term.values is None and term.keys:
         raise _mismatch_error(kind, str(term))
@@ -97,7 +98,6 @@ def _mismatch_error(kind: CqlType, shown: str) -> DefiniteError:
 
 
 def _constant(kind: CqlType, term: Constant) -> object:
-    """Return the Python value of a constant of a type."""
     reader = _READERS.get((kind.name, term.kind))
     if reader is None:
         raise _mismatch_error(kind, term.text)
@@ -143,11 +143,6 @@ def _time_of_day(text: str) -> int:
     return ((hours * 60 + minutes) * 60 + seconds) * 1_000_000_000 + int((match[4] or "0").ljust(9, "0"))
 
 
-def _raw_date(text: str) -> int:
-    """Parse a date as a number of days (1970 is 2^31); return days since 1970."""
-    return int(text) - (1 << 31)
-
-
 _UNITS: Final = {
     "y": (12, 0, 0),
     "mo": (1, 0, 0),
@@ -183,19 +178,15 @@ def _duration_parts(text: str) -> Iterable[tuple[int, str]]:
     return days + [(int(count), unit.lower()) for count, unit in re.findall(r"(\d+)([HMS])", of_time)]
 
 
-def _hex(text: str) -> bytes:
-    return bytes.fromhex(text[2:])
-
-
 _READERS: Final[Mapping[tuple[str, CqlTokenKind], Callable[[str], object]]] = {
     **{(name, CqlTokenKind.INTEGER): int for name in (*_WIDTHS, "varint", "timestamp", "time")},
-    ("date", CqlTokenKind.INTEGER): _raw_date,
+    ("date", CqlTokenKind.INTEGER): lambda text: int(text) - (1 << 31),  # (1970 is 2^31)
     **{("decimal", kind): Decimal for kind in (CqlTokenKind.INTEGER, CqlTokenKind.FLOAT)},
     **{(name, kind): float for name in ("float", "double") for kind in (CqlTokenKind.INTEGER, CqlTokenKind.FLOAT)},
     **{(name, CqlTokenKind.NAME): _number_name for name in ("float", "double")},
     ("boolean", CqlTokenKind.NAME): _boolean,
     **{(name, CqlTokenKind.STRING): str for name in ("text", "ascii", "inet")},
-    ("blob", CqlTokenKind.BLOB): _hex,
+    ("blob", CqlTokenKind.BLOB): lambda text: bytes.fromhex(text[2:]),
     **{(name, CqlTokenKind.UUID): UUID for name in ("uuid", "timeuuid")},
     ("timestamp", CqlTokenKind.STRING): _parse_timestamp,
     ("date", CqlTokenKind.STRING): date.fromisoformat,
@@ -225,12 +216,8 @@ def _decimal(value: Any) -> bytes:
     return pack(">i", -exponent) + bytes(varint_pack(-unscaled if sign else unscaled))
 
 
-def _text(value: Any) -> bytes:
-    return value.encode("utf-8") if isinstance(value, str) else bytes(memoryview(value))
-
-
-def _ascii(value: Any) -> bytes:
-    return value.encode("ascii") if isinstance(value, str) else bytes(memoryview(value))
+def _text(encoding: str) -> Callable[[Any], bytes]:
+    return lambda value: value.encode(encoding) if isinstance(value, str) else bytes(memoryview(value))
 
 
 def _timestamp(value: Any) -> bytes:
@@ -261,35 +248,23 @@ def _inet(value: Any) -> bytes:
     return value.packed if isinstance(value, IPv4Address | IPv6Address) else ip_address(value).packed
 
 
-def _floating(form: str) -> Callable[[Any], bytes]:
-    return lambda value: pack(form, float(value))
-
-
-def _uuid(value: Any) -> bytes:
-    return bytes(value.bytes)
-
-
 def _timeuuid(value: Any) -> bytes:
     if value.version != 1 and (value.int >> 76) & 15 != 1:
         raise ValueError(value)
     return bytes(value.bytes)
 
 
-def _bytes(value: Any) -> bytes:
-    return bytes(memoryview(value))
-
-
 _SCALARS: Final[Mapping[str, Callable[[Any], bytes]]] = {
     **{name: _fixed_integer(width) for name, width in _WIDTHS.items()},
     "varint": lambda value: bytes(varint_pack(_whole(value))),
     "decimal": _decimal,
-    "float": _floating(">f"),
-    "double": _floating(">d"),
+    "float": lambda value: pack(">f", float(value)),
+    "double": lambda value: pack(">d", float(value)),
     "boolean": lambda value: b"\x01" if value else b"\x00",
-    "text": _text,
-    "ascii": _ascii,
-    "blob": _bytes,
-    "uuid": _uuid,
+    "text": _text("utf-8"),
+    "ascii": _text("ascii"),
+    "blob": lambda value: bytes(memoryview(value)),
+    "uuid": lambda value: bytes(value.bytes),
     "timeuuid": _timeuuid,
     "inet": _inet,
     "timestamp": _timestamp,
@@ -308,7 +283,7 @@ def sized(value: bytes | None) -> bytes:
 
 
 def collection(items: Iterable[bytes], count: int) -> bytes:
-    """Serialise a collection from its serialised parts."""
+    """Serialise a collection of `count` elements from its serialised parts."""
     return pack(">i", count) + b"".join(map(sized, items))
 
 
@@ -338,11 +313,7 @@ def _set(kind: CqlType, value: Any) -> bytes:
     return collection([key for key, _ in items], len(items))
 
 
-def _map(kind: CqlType, value: Any) -> bytes:
-    return collection_of_pairs(kind, value.items())
-
-
-def collection_of_pairs(kind: CqlType, pairs: Iterable[tuple[object, object]]) -> bytes:
+def _map(kind: CqlType, pairs: Iterable[tuple[object, object]]) -> bytes:
     """Serialize a map. A duplicate key is rejected: servers differ in which value counts."""
     given = [(_inner(kind.args[0], key), _inner(kind.args[1], item)) for key, item in pairs]
     items = in_order(kind.args[0], given)
@@ -351,7 +322,7 @@ def collection_of_pairs(kind: CqlType, pairs: Iterable[tuple[object, object]]) -
     return collection([part for pair in items for part in pair], len(items))
 
 
-def in_order(kind: CqlType, pairs: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def in_order(kind: CqlType, pairs: Iterable[tuple[bytes, V]]) -> list[tuple[bytes, V]]:
     """Sort keys with their values; of duplicate keys, the last one wins."""
     key = order_key(kind)
     last = dict(pairs)
@@ -383,7 +354,7 @@ def _vector(kind: CqlType, value: Any) -> bytes:
 _MADE: Final[Mapping[str, Callable[[CqlType, Any], bytes]]] = {
     "list": _list,
     "set": _set,
-    "map": _map,
+    "map": lambda kind, value: _map(kind, value.items()),
     "tuple": _parts,
     "udt": _parts,
     "vector": _vector,

@@ -36,6 +36,8 @@ export class Stream {
     const source = new EventSource("/api/stream");
     this.source = source;
     source.addEventListener("status", (event) => {
+      // A plain answer does not clear this: a process that ends may still give one.
+      this.ended = false;
       this.#alive();
       this.onStatus(JSON.parse(event.data), this.now());
     });
@@ -77,7 +79,6 @@ export class Stream {
 
   #alive() {
     this.tries = 0;
-    this.ended = false;
     this.onLine("live");
     if (this.source) this.#listen();
   }

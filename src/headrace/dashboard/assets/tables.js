@@ -10,6 +10,8 @@ const VERDICTS = new Map([
   ["undecided", { icon: "unknown", tone: "warn" }],
   ["running", { icon: "starting", tone: "busy" }],
 ]);
+/** Rows of a comparison that are not simply equal. */
+const COUNTS = ["different", "missing", "extra", "undecided", "repaired"];
 /** Lines that change places every second cannot be read. */
 const RESORT_S = 5;
 const WEIGHT = new Map([["different", 4], ["undecided", 3], ["running", 2], ["equal", 1]]);
@@ -176,7 +178,9 @@ export class Tables {
     if (verify?.verdict === "different") text = `${show.count(verify.differences)} differ`;
     else if (verify) text = verify.verdict === "running" ? "comparing" : verify.verdict;
     setText(node.lastElementChild, text);
+    const rows = COUNTS.filter((kind) => verify?.[kind]).map((kind) => `, ${show.count(verify[kind])} ${kind}`).join("");
     const excluded = verify?.excluded ? `, ${show.count(verify.excluded)} excluded by the filter,` : "";
-    setProp(node, "title", verify ? `${show.count(verify.rows)} rows compared${excluded} at ${show.clock(verify.at, this.now)}` : "not compared since the process began");
+    const others = `${verify?.partial ? `; ${verify.partial}` : ""}${verify?.pipe_stopped ? "; the pipe was stopped" : ""}`;
+    setProp(node, "title", verify ? `${show.count(verify.rows)} rows compared${rows}${excluded} at ${show.clock(verify.at, this.now)}${others}` : "not compared yet");
   }
 }

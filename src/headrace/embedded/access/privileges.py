@@ -52,7 +52,6 @@ FIXED_SETTINGS: Final = (
 
 
 def render_users() -> str:
-    """Return the text of the engine's users file."""
     grants = [f"GRANT {_PRIVILEGES} ON *.*", "GRANT dictGet ON *.*", "GRANT SET DEFINER ON *"]
     grants += [f"GRANT TABLE ENGINE ON {name}" for name in dict.fromkeys((*TABLE_ENGINES, *DATABASE_ENGINES))]
     return "\n".join(

@@ -13,7 +13,7 @@ from typing import Final
 
 from headrace.clickhouse_lexer import Token, TokenKind, tokenize
 from headrace.embedded.access.privileges import DATABASE_ENGINES, TABLE_ENGINES, TABLE_FUNCTIONS
-from headrace.embedded.engine.errors import ACCESS_DENIED, INTO_OUTFILE_NOT_ALLOWED, UNKNOWN_TYPE_OF_QUERY, QueryFailure, clickhouse_error
+from headrace.embedded.engine.errors import ErrorCode, QueryFailure
 
 _FUNCTIONS: Final = frozenset({b"file", b"disk"})
 """The function that reads a file, and a disk defined in a statement."""
@@ -65,9 +65,9 @@ def _names(names: Iterable[str]) -> frozenset[bytes]:
 def _check_clause(verb: bytes, token: Token[bytes], following: list[Token[bytes]]) -> None:
     word, next_word = token.upper, following[0].upper if following else b""
     if word == b"INTO" and next_word == b"OUTFILE":
-        raise clickhouse_error(INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed")
+        raise ErrorCode.INTO_OUTFILE_NOT_ALLOWED.failure("INTO OUTFILE is not allowed")
     if word == b"FROM" and next_word == b"INFILE":
-        raise clickhouse_error(UNKNOWN_TYPE_OF_QUERY, "Query has infile and was sent directly to the server")
+        raise ErrorCode.UNKNOWN_TYPE_OF_QUERY.failure("Query has infile and was sent directly to the server")
     if verb == b"ATTACH" and word == b"FROM":
         raise _denied(b"FROM", "in ATTACH: tables are attached from this server's own directory only")
 
@@ -92,4 +92,4 @@ def _is_called(before: list[Token[bytes]], following: list[Token[bytes]]) -> boo
 
 def _denied(name: bytes, where: str) -> QueryFailure:
     shown = name.decode("utf-8", "replace")
-    return clickhouse_error(ACCESS_DENIED, f"{shown} is not allowed {where}: an embedded server reads and writes its own tables only")
+    return ErrorCode.ACCESS_DENIED.failure(f"{shown} is not allowed {where}: an embedded server reads and writes its own tables only")

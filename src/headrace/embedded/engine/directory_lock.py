@@ -71,6 +71,17 @@ def make_directory(path: Path) -> None:
         raise DefiniteError(f"the directory cannot be created: {error.strerror}", place=str(path), hint=hint) from error
 
 
+def check_directory(path: Path) -> None:
+    """Raise if the directory can be neither used nor created. Nothing is changed."""
+    nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
+    reason = "" if nearest.is_dir() else f"{nearest} is a file"
+    if not reason and not os.access(nearest, os.W_OK | os.X_OK):
+        reason = f"this user may not write to {nearest}"
+    if reason:
+        hint = "choose a directory that you may write to"
+        raise DefiniteError(f"the directory cannot be used: {reason}", place=f"chdb:{path}", hint=hint)
+
+
 def restrict_permissions(path: Path) -> None:
     """Remove other users' access to the directory's content: earlier releases left it to the umask.
 

@@ -11,6 +11,7 @@ the table is written, it ends without an error and without the rows.)
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import shutil
@@ -23,8 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
-from headrace.embedded.engine.auxiliary_vector import place_after_environment
-from headrace.embedded.engine.errors import BAD_ARGUMENTS, QueryFailure, clickhouse_error, engine_failure
+from headrace.embedded.engine.errors import ErrorCode, QueryFailure, engine_failure
 from headrace.embedded.engine.statement_scanner import ScannedStatement
 from headrace.errors import DefiniteError
 
@@ -88,7 +88,6 @@ class Engine:
         self.version, self.timezone, self.display_name = row.rstrip("\n").split("\t")
 
     def names(self, table: str) -> list[str]:
-        """Return the names in a system table."""
         return str(self._anchor.query(f"SELECT name FROM system.{table}", "TabSeparatedRaw").bytes().decode()).split()
 
     def connect(self) -> Handle:
@@ -143,12 +142,9 @@ class Handle:
         out, _ = self.execute(b"SELECT currentDatabase()", "TabSeparatedRaw")
         return out.decode().rstrip("\n")
 
-    def is_readonly(self) -> bool:
-        return self.execute(b"SELECT getSetting('readonly')", "TabSeparatedRaw")[0].strip() != b"0"
-
-    def allows_settings(self) -> bool:
-        """Whether statements may change settings: with readonly = 2, but not with 1."""
-        return self.execute(b"SELECT getSetting('readonly')", "TabSeparatedRaw")[0].strip() != b"1"
+    def readonly_level(self) -> int:
+        """Return the setting `readonly`: with 1 and 2, statements may not write; with 1, they may not change settings either."""
+        return int(self.execute(b"SELECT getSetting('readonly')", "TabSeparatedRaw")[0])
 
     def execute(self, sql: bytes, output_format: str = "TabSeparated") -> tuple[bytes, QueryStats]:
         """Run a statement with a small result."""
@@ -308,7 +304,7 @@ def quote_text(text: str) -> str:
 def quote_setting(name: str) -> str:
     """Return a setting's name for SET; raise for text that is not a name."""
     if not name.replace(".", "_").isidentifier() or not name.isascii():
-        raise clickhouse_error(BAD_ARGUMENTS, f"{name!r} is not the name of a setting or parameter")
+        raise ErrorCode.BAD_ARGUMENTS.failure(f"{name!r} is not the name of a setting or parameter")
     return name
 
 
@@ -341,3 +337,66 @@ def _read_string(data: bytes, at: int) -> tuple[str, int]:
         shift += 7
         if byte < 0x80:
             return data[at : at + length].decode(), at + length
+
+
+_kept: list[Any] = []
+"""The engine and the C library use the block as long as the process runs."""
+
+
+def read_auxiliary_vector() -> bytes:
+    """Return the vector; empty if the system does not show it. Call it before the sandbox is closed."""
+    try:
+        return Path("/proc/self/auxv").read_bytes()
+    except OSError:
+        return b""
+
+
+def place_after_environment(vector: bytes) -> None:
+    """Copy the environment into a block that has the auxiliary vector behind it (page size, processor features), as the kernel does.
+
+    ClickHouse reads the vector from `/proc/self/auxv`, which the sandbox does not allow, otherwise from the words after the environment.
+    But setting a variable moves the environment to the heap, and the engine then reads arbitrary words as the vector: it crashed while it
+    was loaded. So no variable may be set between this call and the loading of the engine.
+    """
+    if not vector:
+        return
+    word = ctypes.sizeof(ctypes.c_void_p)
+    environment = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
+    count = 0
+    while environment[count]:
+        count += 1
+    block = (ctypes.c_void_p * (count + 1 + len(vector) // word))()
+    for place in range(count):
+        block[place] = environment[place]
+    ctypes.memmove(ctypes.byref(block, (count + 1) * word), vector, len(vector) // word * word)
+    _kept.append(block)
+    ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ").value = ctypes.addressof(block)
+
+
+_MIB: Final = 1 << 20
+# Small caches and few background threads, because the engine shares the machine with the pipeline.
+_SERVER: Final = {
+    "mark_cache_size": 64 * _MIB,
+    "index_mark_cache_size": 16 * _MIB,
+    "primary_index_cache_size": 64 * _MIB,
+    "uncompressed_cache_size": 0,
+    "index_uncompressed_cache_size": 0,
+    "query_condition_cache_size": 16 * _MIB,
+    "compiled_expression_cache_size": 32 * _MIB,
+    "parquet_metadata_cache_size": 16 * _MIB,
+    "iceberg_metadata_files_cache_size": 0,
+    "vector_similarity_index_cache_size": 0,
+    "text_index_tokens_cache_size": 16 * _MIB,
+    "text_index_header_cache_size": 16 * _MIB,
+    "text_index_postings_cache_size": 16 * _MIB,
+    "unique_key_index_cache_size_bytes": 16 * _MIB,
+    "max_thread_pool_free_size": 32,
+}
+
+
+def render_config() -> str:
+    """Return the text of the configuration file."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    values = {**_SERVER, "max_server_memory_usage": memory // 2}
+    lines = [f"    <{name}>{value}</{name}>" for name, value in values.items()]
+    return "\n".join(["<clickhouse>", *lines, "</clickhouse>"]) + "\n"

@@ -6,64 +6,50 @@ Clients act on the code, so every error of this server has the code that ClickHo
 from __future__ import annotations
 
 import re
+from enum import IntEnum
 from typing import Final
 
 from headrace.errors import DefiniteError
 
-UNKNOWN_COMPRESSION_METHOD: Final = 89
-SYNTAX_ERROR: Final = 62
-UNKNOWN_SETTING: Final = 115
-INCORRECT_DATA: Final = 117
-BAD_ARGUMENTS: Final = 36
-READONLY: Final = 164
-REQUIRED_PASSWORD: Final = 194
-UNKNOWN_TYPE_OF_QUERY: Final = 69
-INTO_OUTFILE_NOT_ALLOWED: Final = 358
-SESSION_NOT_FOUND: Final = 372
-SESSION_IS_LOCKED: Final = 373
-INVALID_SESSION_TIMEOUT: Final = 374
-NOT_IMPLEMENTED: Final = 48
-AUTHENTICATION_FAILED: Final = 516
-ACCESS_DENIED: Final = 497
-UNKNOWN_FORMAT: Final = 73
-CHECKSUM_DOESNT_MATCH: Final = 40
-CANNOT_DECOMPRESS: Final = 271
-TIMEOUT_EXCEEDED: Final = 159
-UNKNOWN_EXCEPTION: Final = 1002
 
-_NAMES: Final = {
-    BAD_ARGUMENTS: "BAD_ARGUMENTS",
-    CHECKSUM_DOESNT_MATCH: "CHECKSUM_DOESNT_MATCH",
-    NOT_IMPLEMENTED: "NOT_IMPLEMENTED",
-    SYNTAX_ERROR: "SYNTAX_ERROR",
-    UNKNOWN_TYPE_OF_QUERY: "UNKNOWN_TYPE_OF_QUERY",
-    UNKNOWN_COMPRESSION_METHOD: "UNKNOWN_COMPRESSION_METHOD",
-    UNKNOWN_SETTING: "UNKNOWN_SETTING",
-    INCORRECT_DATA: "INCORRECT_DATA",
-    READONLY: "READONLY",
-    REQUIRED_PASSWORD: "REQUIRED_PASSWORD",
-    CANNOT_DECOMPRESS: "CANNOT_DECOMPRESS",
-    INTO_OUTFILE_NOT_ALLOWED: "INTO_OUTFILE_NOT_ALLOWED",
-    SESSION_NOT_FOUND: "SESSION_NOT_FOUND",
-    SESSION_IS_LOCKED: "SESSION_IS_LOCKED",
-    INVALID_SESSION_TIMEOUT: "INVALID_SESSION_TIMEOUT",
-    AUTHENTICATION_FAILED: "AUTHENTICATION_FAILED",
-    TIMEOUT_EXCEEDED: "TIMEOUT_EXCEEDED",
-    UNKNOWN_EXCEPTION: "UNKNOWN_EXCEPTION",
-    ACCESS_DENIED: "ACCESS_DENIED",
-    UNKNOWN_FORMAT: "UNKNOWN_FORMAT",
-}
+class ErrorCode(IntEnum):
+    """ClickHouse's codes of the errors that this server reports itself."""
+
+    BAD_ARGUMENTS = 36
+    CHECKSUM_DOESNT_MATCH = 40
+    NOT_IMPLEMENTED = 48
+    SYNTAX_ERROR = 62
+    UNKNOWN_TYPE_OF_QUERY = 69
+    UNKNOWN_FORMAT = 73
+    UNKNOWN_COMPRESSION_METHOD = 89
+    INCORRECT_DATA = 117
+    TIMEOUT_EXCEEDED = 159
+    READONLY = 164
+    REQUIRED_PASSWORD = 194
+    CANNOT_DECOMPRESS = 271
+    INTO_OUTFILE_NOT_ALLOWED = 358
+    SESSION_NOT_FOUND = 372
+    SESSION_IS_LOCKED = 373
+    INVALID_SESSION_TIMEOUT = 374
+    ACCESS_DENIED = 497
+    AUTHENTICATION_FAILED = 516
+    UNKNOWN_EXCEPTION = 1002
+
+    def failure(self, message: str) -> QueryFailure:
+        """Return an error found by this server, in the engine's format."""
+        return QueryFailure(self, f"Code: {self}. DB::Exception: {message}. ({self.name})")
+
 
 # Error codes by HTTP status; every other code is 500.
 _CODES_BY_STATUS: Final[dict[int, tuple[int, ...]]] = {
     400: (6, 7, 8, 25, 26, 27, 36, 38, 41, 44, 53, 56, 62, 72, 117, 167, 168, 223, 321, 376, 427, 441, 675, 676),
-    401: (REQUIRED_PASSWORD,),
-    403: (192, 193, 497, 512, AUTHENTICATION_FAILED),
+    401: (ErrorCode.REQUIRED_PASSWORD,),
+    403: (192, 193, 497, 512, ErrorCode.AUTHENTICATION_FAILED),
     404: (46, 47, 50, 60, 63, 69, 73, 81, 115, 211, 336, 511, 784),
     408: (159,),
     411: (381,),
     413: (265,),
-    501: (NOT_IMPLEMENTED,),
+    501: (ErrorCode.NOT_IMPLEMENTED,),
     503: (76, 209, 439),
 }
 _STATUS_BY_CODE: Final = {code: status for status, codes in _CODES_BY_STATUS.items() for code in codes}
@@ -97,11 +83,6 @@ class QueryFailure(DefiniteError):
         return QueryFailure, (self.code, self.message)
 
 
-def clickhouse_error(code: int, message: str) -> QueryFailure:
-    """Return an error found by this server, in the engine's format."""
-    return QueryFailure(code, f"Code: {code}. DB::Exception: {message}. ({_NAMES[code]})")
-
-
 def named_error(code: int, name: str, message: str) -> QueryFailure:
     """Return an error of another process, in the engine's format."""
     return QueryFailure(code, f"Code: {code}. DB::Exception: {message.rstrip('.')}. ({name})")
@@ -111,5 +92,5 @@ def engine_failure(error: Exception) -> QueryFailure:
     """Return the error that the engine reported, without the wrappers in front of its text."""
     found = _ENGINE_MESSAGE.search(str(error))
     if found is None:
-        return clickhouse_error(UNKNOWN_EXCEPTION, str(error).rstrip(". "))
+        return ErrorCode.UNKNOWN_EXCEPTION.failure(str(error).rstrip(". "))
     return QueryFailure(int(found[1]), found[0].strip().replace(_EXPRESSIONS_REFUSED, _EXPRESSIONS_REMEDY, 1))

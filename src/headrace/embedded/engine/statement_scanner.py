@@ -14,7 +14,7 @@ from enum import Enum, auto
 from itertools import pairwise
 
 from headrace.clickhouse_lexer import Token, TokenKind, tokenize
-from headrace.embedded.engine.errors import INTO_OUTFILE_NOT_ALLOWED, SYNTAX_ERROR, UNKNOWN_TYPE_OF_QUERY, clickhouse_error
+from headrace.embedded.engine.errors import ErrorCode
 
 _DATA_LEAD = re.compile(rb"[ \t\f]*\r?\n?")
 _OUTPUT_VERBS = frozenset({b"SELECT", b"WITH", b"SHOW", b"DESCRIBE", b"DESC", b"EXPLAIN", b"EXISTS", b"CHECK", b"FROM"})
@@ -76,7 +76,7 @@ def parse_statement(text: bytes) -> ScannedStatement:
     if any(token.kind is TokenKind.BROKEN for token in tokens):
         return ScannedStatement(StatementKind.OTHER, text)
     if any(token.value == b";" for token in tokens):
-        raise clickhouse_error(SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
+        raise ErrorCode.SYNTAX_ERROR.failure("Syntax error (Multi-statements are not allowed)")
     verb = leading_word(whole)
     if verb in _SESSION_VERBS or _makes_temporary(tokens):
         return ScannedStatement(StatementKind.SESSION, whole)
@@ -88,14 +88,13 @@ def parse_statement(text: bytes) -> ScannedStatement:
 
 def parse_insert(text: bytes) -> ScannedStatement | None:
     """Split an INSERT at the start of `text`; None if its end or the start of its data is not in `text`."""
-    walk = _InsertScanner(text)
-    return walk.split()
+    return _InsertScanner(text).split()
 
 
 def _split_output(text: bytes, start: int, end: int, outer: list[Token[bytes]]) -> ScannedStatement:
     for token, follower in pairwise(outer):
         if token.upper == b"INTO" and follower.upper == b"OUTFILE":
-            raise clickhouse_error(INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed")
+            raise ErrorCode.INTO_OUTFILE_NOT_ALLOWED.failure("INTO OUTFILE is not allowed")
     for at in range(len(outer) - 2, 0, -1):
         token, name = outer[at], outer[at + 1]
         after = outer[at + 2] if at + 2 < len(outer) else None
@@ -136,10 +135,11 @@ class _InsertScanner:
                 return None
             depth += {b"(": 1, b")": -1}.get(token.value, 0)
             if not after_name:
-                after_name = self._names_target(token)
+                # The target's name may be any word, including `values` and `format`.
+                after_name = token.upper not in (b"INTO", b"TABLE", b"FUNCTION")
                 continue
             if depth == 1 and token.value == b"(":
-                if self._opens_select(token):
+                if leading_word(self.text[token.end : token.end + 4096]) in (b"SELECT", b"WITH"):
                     return self._select(begin)
                 continue
             if depth or qualified:
@@ -156,17 +156,10 @@ class _InsertScanner:
                 place = self._source_at(begin, head)
                 return ScannedStatement(StatementKind.INSERT_DATA, head, format="Values", data_start=token.end, source_at=place)
             if word == b"FROM":
-                raise clickhouse_error(UNKNOWN_TYPE_OF_QUERY, "Query has infile and was sent directly to the server")
+                raise ErrorCode.UNKNOWN_TYPE_OF_QUERY.failure("Query has infile and was sent directly to the server")
             if word == b"FORMAT":
                 return self._rows(begin, token)
         return None
-
-    def _names_target(self, token: Token[bytes]) -> bool:
-        """Whether `token` is the target's name, which may be any word, including `values` and `format`."""
-        return token.upper not in (b"INTO", b"TABLE", b"FUNCTION")
-
-    def _opens_select(self, token: Token[bytes]) -> bool:
-        return leading_word(self.text[token.end : token.end + 4096]) in (b"SELECT", b"WITH")
 
     def _rows(self, begin: int, keyword: Token[bytes]) -> ScannedStatement | None:
         name = next(self.stream, None)
@@ -228,7 +221,7 @@ class _InsertScanner:
         while whole and whole[-1].value == b";":
             whole.pop()
         if any(token.value == b";" for token in whole):
-            raise clickhouse_error(SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
+            raise ErrorCode.SYNTAX_ERROR.failure("Syntax error (Multi-statements are not allowed)")
         return ScannedStatement(StatementKind.OTHER, head[: whole[-1].end - begin])
 
 

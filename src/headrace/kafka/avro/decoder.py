@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import DefiniteError
@@ -16,6 +17,7 @@ from headrace.kafka.avro import opcodes as o
 from headrace.kafka.avro.decode_kernel import decode_rows
 from headrace.kafka.avro.program import OutputNode, compile_program
 from headrace.kafka.avro.schema import AvroKind, AvroSchema
+from headrace.kafka.avro.wire_header_kernel import read_ids
 
 REASONS: Final = {
     o.TRUNCATED: "it ends too early",
@@ -33,12 +35,11 @@ REASONS: Final = {
 _LARGEST: Final = (1 << 31) - 1
 _FIRST_RUN: Final = 24
 """Expected bytes per text before any was read."""
+ID_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class UndecodableRecord:
-    """A body that does not match its schema."""
-
     row: int
     reason: str
 
@@ -56,7 +57,6 @@ class Decoder:
     """Decodes bodies of a writer's schema as a reader's schema (or the same)."""
 
     def __init__(self, writer: AvroSchema, reader: AvroSchema | None = None) -> None:
-        """Raise `DefiniteError` if the schemas cannot be resolved."""
         wanted = reader or writer
         self._program = compile_program(writer.root, wanted.root)
         self._constants = np.frombuffer(self._program.constants or b"\0", np.uint8)
@@ -102,7 +102,6 @@ class Decoder:
         return DecodedColumns(buffers.array(program.root), bad)
 
     def _remember(self, buffers: _Buffers, rows: int) -> None:
-        """Record the room that a row needs, for the next batch."""
         for level in range(1, len(self._items)):
             self._items[level] = max(self._items[level] * 0.5, buffers.count(level) / max(rows, 1) * 1.1)
         for node in self._program.columns:
@@ -157,7 +156,6 @@ class _Buffers:
                 self._put(node, o.C_VALUES, _longer(values, _values_size(node, room)))
 
     def array(self, node: OutputNode) -> pa.Array:
-        """A column as an Arrow array, without copying."""
         rows = self.count(node.level)
         if node.number < 0:
             return pa.nulls(rows)
@@ -212,3 +210,12 @@ def _longer(old: np.ndarray[Any, np.dtype[np.uint8]], size: int, rest: int | Non
     found = np.empty(max(size, len(old)), np.uint8) if rest is None else np.full(max(size, len(old)), rest, np.uint8)
     found[: len(old)] = old
     return found
+
+
+def schema_ids(messages: pa.BinaryArray, id_bytes: int = ID_BYTES) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return the schema id of each message, and which messages have one; NULL has none."""
+    ids = np.full(len(messages), -1, np.int64)
+    validity, offsets, data = messages.buffers()
+    if len(messages) and data is not None:
+        read_ids(data.address, offsets.address, validity.address if validity else 0, messages.offset, id_bytes, ids)
+    return ids, ids >= 0

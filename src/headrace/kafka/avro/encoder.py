@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from headrace.errors import DefiniteError
 from headrace.kafka.avro import opcodes as o
-from headrace.kafka.avro.default_values import encode_default, encode_number, encode_run
 from headrace.kafka.avro.encode_kernel import encode_rows
+from headrace.kafka.avro.program import encode_default, encode_number, encode_run
 from headrace.kafka.avro.schema import AvroField, AvroKind, AvroSchema, AvroType
 
 _ARROW: Final = {
@@ -121,7 +121,6 @@ class _EncodePlan:
         return len(self.steps) - 1
 
     def here(self) -> int:
-        """Return the number of the next step."""
         if self._pending:
             start = len(self.constants)
             self.constants += self._pending
@@ -130,7 +129,6 @@ class _EncodePlan:
         return len(self.steps)
 
     def aim(self, step: int) -> None:
-        """Set the target of a jump to the next step."""
         here = self.here()
         op, a, b, c = self.steps[step]
         self.steps[step] = (op, here, b, c) if op == o.W_JUMP else (op, a, here, c)
@@ -149,7 +147,6 @@ class _EncodePlan:
             self.value(one.type, source, path)
 
     def value(self, found: AvroType, array: pa.Array, path: str) -> None:
-        """Write a column's value."""
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
         if found.kind is AvroKind.UNION:

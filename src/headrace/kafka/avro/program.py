@@ -7,18 +7,17 @@ writer's order: a column is named by its number, so fields that were moved, drop
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.errors import DefiniteError
 from headrace.kafka.avro import opcodes as o
-from headrace.kafka.avro.default_values import encode_default
-from headrace.kafka.avro.resolution import branch_for, matches, source_of
-from headrace.kafka.avro.schema import AvroField, AvroKind, AvroType
+from headrace.kafka.avro.schema import AvroField, AvroKind, AvroType, branch_for, matches, source_of
 
 _ARROW: Final = {
     AvroKind.BOOLEAN: pa.bool_(),
@@ -54,8 +53,6 @@ _READ: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OutputNode:
-    """An output column, with those inside of it."""
-
     number: int
     """-1 for null, which has no column."""
     kind: AvroKind
@@ -72,8 +69,6 @@ class OutputNode:
 
 @dataclass(slots=True)
 class DecodeProgram:
-    """Steps, and the tables that they refer to."""
-
     root: OutputNode
     columns: list[OutputNode]
     levels: int
@@ -84,7 +79,6 @@ class DecodeProgram:
 
 
 def compile_program(writer: AvroType, reader: AvroType) -> DecodeProgram:
-    """A compiled program, and the columns that it fills."""
     build = _ProgramBuilder()
     root = build.node(reader, 0)
     build.read(writer, root, reader, reader.label)
@@ -97,13 +91,7 @@ def compile_program(writer: AvroType, reader: AvroType) -> DecodeProgram:
     return DecodeProgram(root, build.columns, build.levels, steps, null_step, bytes(build.constants), tables)
 
 
-def arrow_type(found: AvroType) -> pa.DataType:
-    """Return the Arrow type of a type's values."""
-    return _ProgramBuilder().node(found, 0).type
-
-
 def least_bytes(found: AvroType) -> int:
-    """Return the minimum size of a value in bytes."""
     if found.kind is AvroKind.FIXED:
         return found.size
     if found.kind is AvroKind.RECORD:
@@ -125,7 +113,6 @@ class _ProgramBuilder:
         return len(self.steps) - 1
 
     def node(self, found: AvroType, level: int) -> OutputNode:
-        """Add the column of a type, and its nested columns."""
         if found.kind is AvroKind.UNION:
             inner = found.values
             if not inner:
@@ -183,7 +170,6 @@ class _ProgramBuilder:
                 self.nothing(child)
 
     def read(self, writer: AvroType, node: OutputNode, reader: AvroType, path: str) -> None:
-        """Emit steps that read a value of the writer's type into the reader's column."""
         if writer.kind is AvroKind.UNION:
             self._branches(len(writer.branches), lambda number: self._read_branch(writer.branches[number], node, reader, path))
         elif reader.kind is AvroKind.UNION:
@@ -296,7 +282,6 @@ class _ProgramBuilder:
         self.steps[loop] = (o.LOOP, column, len(self.steps), self._depth)
 
     def _skip(self, writer: AvroType) -> None:
-        """Emit steps that skip a value."""
         match writer.kind:
             case AvroKind.NULL:
                 return
@@ -327,3 +312,89 @@ def _unreadable(writer: AvroType, reader: AvroType, path: str) -> DefiniteError:
     return DefiniteError(
         f"{path}: data written as {writer.label} cannot be read as {reader.label}", hint="read it with the schema that wrote it"
     )
+
+
+def encode_number(number: int) -> bytes:
+    """Encode an int or a long: zigzag, seven bits per byte."""
+    word = (number << 1 ^ number >> 63) & 0xFFFFFFFFFFFFFFFF
+    out = bytearray()
+    while word > 0x7F:
+        out.append(word & 0x7F | 0x80)
+        word >>= 7
+    out.append(word)
+    return bytes(out)
+
+
+def encode_run(content: bytes) -> bytes:
+    return encode_number(len(content)) + content
+
+
+def encode_default(found: AvroType, value: Any, place: str) -> bytes:
+    """Encode a field's default from a schema's JSON: bytes are text of code points 0 to 255; a union uses the first branch that fits."""
+    try:
+        return _encode(found, value)
+    except (TypeError, ValueError, KeyError, OverflowError, struct.error, AttributeError) as error:
+        raise DefiniteError(
+            f"the default of {place} in an Avro schema is not a valid {found.label}: {value!r}", hint="correct the schema"
+        ) from error
+
+
+def _encode(found: AvroType, value: Any) -> bytes:
+    match found.kind:
+        case AvroKind.NULL:
+            return _when(value is None, b"")
+        case AvroKind.BOOLEAN:
+            return _when(isinstance(value, bool), b"\1" if value else b"\0")
+        case AvroKind.INT | AvroKind.LONG:
+            bits = 31 if found.kind is AvroKind.INT else 63
+            return _when(isinstance(value, int) and not isinstance(value, bool) and -(1 << bits) <= value < 1 << bits, encode_number(value))
+        case AvroKind.FLOAT:
+            return struct.pack("<f", _number(value))
+        case AvroKind.DOUBLE:
+            return struct.pack("<d", _number(value))
+        case AvroKind.BYTES:
+            return encode_run(value.encode("latin-1"))
+        case AvroKind.STRING:
+            return encode_run(value.encode())
+        case AvroKind.FIXED:
+            content = value.encode("latin-1")
+            return _when(len(content) == found.size, content)
+        case AvroKind.ENUM:
+            return encode_number(found.symbols.index(value))
+        case AvroKind.ARRAY:
+            items = b"".join(_encode(found.content, item) for item in _of(list, value))
+            return encode_number(len(value)) + items + b"\0" if value else b"\0"
+        case AvroKind.MAP:
+            entries = b"".join(encode_run(key.encode()) + _encode(found.content, item) for key, item in _of(dict, value).items())
+            return encode_number(len(value)) + entries + b"\0" if value else b"\0"
+        case AvroKind.RECORD:
+            return b"".join(_encode(field.type, _of(dict, value).get(field.name, field.default)) for field in found.fields)
+        case AvroKind.UNION:
+            return _encode_branch(found, value)
+
+
+def _encode_branch(found: AvroType, value: Any) -> bytes:
+    for number, branch in enumerate(found.branches):
+        try:
+            return encode_number(number) + _encode(branch, value)
+        except (TypeError, ValueError, KeyError, OverflowError, struct.error, AttributeError):
+            continue
+    raise ValueError(value)
+
+
+def _when(fine: bool, content: bytes) -> bytes:
+    if not fine:
+        raise ValueError
+    return content
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    return float(value)
+
+
+def _of(wanted: type, value: Any) -> Any:
+    if not isinstance(value, wanted):
+        raise TypeError
+    return value

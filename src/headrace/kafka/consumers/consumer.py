@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
 
@@ -21,9 +21,8 @@ from confluent_kafka import Message
 
 from headrace.errors import DefiniteError
 from headrace.kafka.address import SCHEME, KafkaAddress, parse_kafka_url
-from headrace.kafka.consumers.debezium_events import EventReader
-from headrace.kafka.consumers.message_source import EARLIEST, Marks, MessageBatch, StartOffset, TopicConsumer
-from headrace.kafka.consumers.row_changes import WHAT_BY_OP, RowChange, What, iterate_row_images
+from headrace.kafka.consumers.message_source import EARLIEST, Marks, MessageBatch, TopicConsumer
+from headrace.kafka.consumers.row_changes import EPOCH, EventReader, RowChange, What, changes_of_block
 from headrace.kafka.mypipe.reader import Headers, MutationReader, MypipeMessages, Places, ReadBlock
 from headrace.kafka.mypipe.wire_format import MAGIC, POSITION_HEADER, Mutation, read_position
 from headrace.kafka.registry import open_repository
@@ -32,7 +31,6 @@ from headrace.model.change_block import ChangeBlock, Op
 
 BATCH: Final = 5000
 _TICK_S: Final = 0.5
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HEADS: Final = frozenset(bytes((MAGIC, mutation)) for mutation in Mutation)
 """The first bytes of mypipe's messages; with a registry id of four bytes, the second one is zero too."""
 _NO_BLOCKS: Final = "take headrace.kafka.consume for Debezium's events, or `headrace replicate kafka://… clickhouse://…`"
@@ -40,8 +38,6 @@ Callback = Callable[[RowChange], object]
 
 
 class _Unreadable(Exception):
-    """The first message of a batch that cannot be read."""
-
     def __init__(self, row: int, reason: str, hint: str = "") -> None:
         super().__init__(row, reason, hint)
         self.row, self.reason, self.hint = row, reason, hint
@@ -49,8 +45,6 @@ class _Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """What a consumer reads."""
-
     topic: str | Sequence[str]
     """`kafka://host:port/topic`, or names of topics at `servers`; a name that begins with ^ is a pattern."""
     servers: str = ""
@@ -62,7 +56,6 @@ class ConsumerSettings:
     properties: Mapping[str, str] | None = None
 
     def address(self) -> tuple[KafkaAddress, list[str]]:
-        """Return the cluster and the topics."""
         if isinstance(self.topic, str) and self.topic.startswith(SCHEME):
             address = parse_kafka_url(self.topic)
             topics = [name for name in address.topic.split(",") if name]
@@ -86,7 +79,7 @@ class ChangeConsumer:
         self._reading = reading
         self._halts: dict[tuple[str, int], tuple[MessageBatch, DefiniteError]] = {}
         self._mutations, self._events = MutationReader(self._repository), EventReader(self._repository)
-        self.source = TopicConsumer(address, topics, group=reading.group, start=StartOffset(reading.start), properties=reading.properties)
+        self.source = TopicConsumer(address, topics, group=reading.group, start=reading.start, properties=reading.properties)
 
     def batches(
         self, *, until_end: bool = False, limit: int | None = None, stop: threading.Event | None = None
@@ -98,7 +91,8 @@ class ChangeConsumer:
             found = self.source.poll(most, _TICK_S)
             if found:
                 yield found
-                self.source.commit([one for one in map(self._done, found) if one.messages])
+                done = [self._halts.get((one.topic, one.partition), (one,))[0] for one in found]
+                self.source.commit([one for one in done if one.messages])
                 if self._halts:
                     raise next(iter(self._halts.values()))[1]
                 left = None if left is None else left - sum(len(batch.messages) for batch in found)
@@ -126,25 +120,7 @@ class ChangeConsumer:
         mypipe, others = _by_format(batch)
         events = [(row, row_event) for row in others if (row_event := self._event(batch, row)) is not None]
         for read in self._read(batch, mypipe):
-            name = read.block.schema.name
-            for at, image in iterate_row_images(read):
-                row = mypipe[at]
-                old, new = (image.row, None) if image.op is Op.DELETE else (image.before, image.row)
-                found[row] = RowChange(
-                    WHAT_BY_OP[image.op],
-                    name.database,
-                    name.table,
-                    old,
-                    new,
-                    image.transaction,
-                    image.position,
-                    image.snapshot_row,
-                    _EPOCH + timedelta(microseconds=image.commit_us),
-                    batch.topic,
-                    batch.partition,
-                    batch.offset(row),
-                    batch.messages[row].key(),
-                )
+            found |= changes_of_block(read, batch, mypipe)
         found |= {row: change for row, (change, source_commit_us) in events if self._is_new(batch, change, source_commit_us)}
         return [found[row] for row in sorted(found)]
 
@@ -162,10 +138,6 @@ class ChangeConsumer:
         left = MessageBatch(batch.topic, batch.partition, batch.messages[: bad.row], batch.marks)
         self._halts[batch.topic, batch.partition] = left, error
         return left
-
-    def _done(self, batch: MessageBatch) -> MessageBatch:
-        halted = self._halts.get((batch.topic, batch.partition))
-        return batch if halted is None else halted[0]
 
     def readable(self, batch: MessageBatch) -> list[RowChange]:
         """Return the batch's changes without the unreadable ones, for callers that report those separately."""
@@ -199,7 +171,14 @@ class ChangeConsumer:
     def _read(self, batch: MessageBatch, rows: Sequence[int]) -> list[ReadBlock]:
         if not rows:
             return []
-        incoming = _incoming([batch.messages[row] for row in rows])
+        messages = [batch.messages[row] for row in rows]
+        incoming = MypipeMessages(
+            pa.array(map(_value, messages), pa.binary()),
+            list(map(_headers, messages)),
+            np.array([message.timestamp()[1] * 1000 for message in messages], np.int64),
+            np.array([message.offset() for message in messages], np.int64),
+            [message.key() for message in messages],
+        )
         read = self._mutations.read(incoming)
         if read.unreadable:
             bad = read.unreadable[0]
@@ -228,7 +207,7 @@ class ChangeConsumer:
             event.transaction,
             position,
             number,
-            _EPOCH + timedelta(milliseconds=committed_ms),
+            EPOCH + timedelta(milliseconds=committed_ms),
             batch.topic,
             batch.partition,
             batch.offset(row),
@@ -332,16 +311,6 @@ def _by_format(batch: MessageBatch) -> tuple[list[int], list[int]]:
         if value is not None:
             (mypipe if value[:2] in _HEADS else others).append(row)
     return mypipe, others
-
-
-def _incoming(messages: Sequence[Message]) -> MypipeMessages:
-    return MypipeMessages(
-        pa.array([_value(message) for message in messages], pa.binary()),
-        [_headers(message) for message in messages],
-        np.array([message.timestamp()[1] * 1000 for message in messages], np.int64),
-        np.array([message.offset() for message in messages], np.int64),
-        [message.key() for message in messages],
-    )
 
 
 def _value(message: Message) -> bytes:

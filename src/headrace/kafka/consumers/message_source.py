@@ -57,25 +57,6 @@ Marks = dict[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class StartOffset:
-    """The start position without committed offsets."""
-
-    at: str = EARLIEST
-    """earliest, latest, an offset, or -N: the last N messages of each partition."""
-
-    def offset(self, low: int, high: int) -> int:
-        if self.at == EARLIEST:
-            return OFFSET_BEGINNING
-        if self.at == LATEST:
-            return OFFSET_END
-        try:
-            number = int(self.at)
-        except ValueError:
-            raise DefiniteError(f"{self.at!r} is no place to start", hint="earliest, latest, an offset, or -N for the last N") from None
-        return max(low, high + number) if number < 0 else number
-
-
-@dataclass(frozen=True, slots=True)
 class MessageBatch:
     """Messages of one partition, in their order."""
 
@@ -93,7 +74,10 @@ class MessageBatch:
 
 
 class TopicConsumer:
-    """Reads messages of topics. With a group: its share, from the group's offsets; without one: all partitions, without commits."""
+    """Reads messages of topics. With a group: its share, from the group's offsets; without one: all partitions, without commits.
+
+    `start`: where reading starts without committed offsets: earliest, latest, an offset, or -N (the last N messages of each partition).
+    """
 
     def __init__(
         self,
@@ -101,10 +85,10 @@ class TopicConsumer:
         topics: Sequence[str],
         *,
         group: str = "",
-        start: StartOffset | None = None,
+        start: str = EARLIEST,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        self._address, self._topics, self._group, self._start = address, list(topics), group, start or StartOffset()
+        self._address, self._topics, self._group, self._start = address, list(topics), group, start
         self._refused: list[KafkaError] = []
         self._refused_at = 0.0
         self._away_since: float | None = None
@@ -112,8 +96,8 @@ class TopicConsumer:
         self._marks: dict[tuple[str, int], Marks] = {}
         given = {**address.client_settings(), **(properties or {})}
         self._is_cooperative = "cooperative" in given.get("partition.assignment.strategy", "")
-        if group and self._start.at not in (EARLIEST, LATEST):
-            raise DefiniteError(f"a group begins at {EARLIEST} or {LATEST}, not at {self._start.at!r}", hint="leave out the group")
+        if group and self._start not in (EARLIEST, LATEST):
+            raise DefiniteError(f"a group begins at {EARLIEST} or {LATEST}, not at {self._start!r}", hint="leave out the group")
         settings: dict[str, Any] = {
             "client.id": "headrace",
             "group.id": group or "headrace-without-a-group",
@@ -190,12 +174,12 @@ class TopicConsumer:
 
     def _first(self, topic: str, partition: int) -> int:
         low, high = 0, 0
-        if self._start.at not in (EARLIEST, LATEST):
+        if self._start not in (EARLIEST, LATEST):
             try:
                 low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_ASK_S)
             except KafkaException as error:
                 raise self._failure(error.args[0], f"asking for the offsets of {topic}") from error
-        found = self._start.offset(low, high)
+        found = _start_offset(self._start, low, high)
         if found > high:
             raise DefiniteError(
                 f"{topic}[{partition}] has no message {found}: its next one is {high}", place=str(self._address), hint="see --offset"
@@ -216,7 +200,6 @@ class TopicConsumer:
         return found
 
     def _metadata(self, topic: str) -> dict[str, Any]:
-        """Return the brokers' metadata of one topic, or of all."""
         # With a group, wait: it may have read before. Without one, the address may be wrong.
         until = time.monotonic() + (_ASK_S if self._group else min(_ASK_S, retry.FIRST_CONTACT_S))
         while True:
@@ -235,7 +218,7 @@ class TopicConsumer:
         for one in committed:
             self._marks[one.topic, one.partition] = _read(one.metadata)
             if one.offset < 0:
-                one.offset = self._start.offset(0, 0)
+                one.offset = _start_offset(self._start, 0, 0)
         (consumer.incremental_assign if self._is_cooperative else consumer.assign)(committed)
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
@@ -267,6 +250,18 @@ class TopicConsumer:
         return TransientError(message, place=place, hint="see whether the brokers are up and can be reached from here")
 
 
+def _start_offset(start: str, low: int, high: int) -> int:
+    if start == EARLIEST:
+        return OFFSET_BEGINNING
+    if start == LATEST:
+        return OFFSET_END
+    try:
+        number = int(start)
+    except ValueError:
+        raise DefiniteError(f"{start!r} is no place to start", hint="earliest, latest, an offset, or -N for the last N") from None
+    return max(low, high + number) if number < 0 else number
+
+
 def _partition_location(message: Message) -> tuple[str, int]:
     topic, partition = message.topic(), message.partition()
     assert topic is not None
@@ -292,7 +287,6 @@ def _written(marks: Marks) -> str:
 
 
 def _read(text: str | None) -> Marks:
-    """Decode marks; metadata of other programs is ignored."""
     try:
         described = json.loads(text or "null")
     except ValueError:

@@ -25,8 +25,6 @@ _PREVIEW: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class TailNote:
-    """A message without a change."""
-
     kind: str
     """tombstone, event or unreadable."""
     text: str
@@ -51,7 +49,6 @@ def tail(
 
 
 def text_line(found: RowChange | TailNote) -> str:
-    """Format a line for users."""
     if isinstance(found, TailNote):
         key = f" key {_shown(found.key)}" if found.key is not None else ""
         return f"{found.place} {found.kind.upper()}{key}{': ' if found.text else ''}{found.text}"
@@ -63,7 +60,6 @@ def text_line(found: RowChange | TailNote) -> str:
 
 
 def json_line(found: RowChange | TailNote) -> str:
-    """Format a line of JSON."""
     place = {"topic": found.topic, "partition": found.partition, "offset": found.offset, "key": _text(found.key)}
     if isinstance(found, TailNote):
         return _json({"type": found.kind, "text": found.text, **place})

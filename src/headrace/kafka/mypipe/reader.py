@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.decoder import DecodedColumns, Decoder
 from headrace.kafka.avro.schema import AvroSchema, parse_schema
-from headrace.kafka.mypipe.table_schemas import DescribedTable, kind_of_avro, read_described_columns, read_described_record
 from headrace.kafka.mypipe.values import MapName, from_field, from_map
 from headrace.kafka.mypipe.wire_format import (
     COLUMNS_HEADER,
@@ -33,8 +32,12 @@ from headrace.kafka.mypipe.wire_format import (
     NULLS_HEADER,
     OLD_NULLS_HEADER,
     POSITION_HEADER,
+    DescribedTable,
     Mutation,
     generic_schema,
+    kind_of_avro,
+    read_described_columns,
+    read_described_record,
     read_heads,
     read_position,
 )
@@ -64,8 +67,6 @@ class MypipeMessages:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableMessage:
-    """A message that cannot be read, by its index in the input."""
-
     row: int
     reason: str
     hint: str = ""
@@ -119,8 +120,6 @@ class _MutationGroup:
 
 
 class _BadHeader(Exception):
-    """A Headrace header with invalid content."""
-
     def __init__(self, row: int, name: str, why: str) -> None:
         super().__init__(row, name, why)
         self.found = UnreadableMessage(
@@ -213,7 +212,6 @@ def _generic(mutation: Mutation, *, old_shape: bool) -> AvroSchema:
 
 
 def _decode(form: _TableDecoders, values: pa.BinaryArray, rows: Places) -> tuple[pa.StructArray, Places, list[UnreadableMessage]]:
-    """Return the readable bodies with their rows, and the unreadable ones."""
     first: DecodedColumns = form.decoders[0].decode(values.take(pa.array(rows)), skip=HEAD_BYTES)
     if not first.bad:
         return first.values, rows, []
@@ -343,25 +341,18 @@ def _values(part: _MutationGroup, column: Column) -> pa.Array:
     found = part.columns.get(column.name)
     if not found:
         return pa.nulls(len(part.rows), column.arrow_type)
-    read = functools.partial(_of_maps, column) if part.told is None else functools.partial(_as_described, column)
-    made = [read(array, source) for source, array in found.items()]
+    made = []
+    for source, array in found.items():
+        if part.told is not None:
+            own = from_field(column, array) if source == "field" else from_map(column, array, cast("MapName", source))
+        else:
+            # Only the maps are known; numbers and text in a bytes column become the bytes of their text.
+            own = array.cast(pa.string()) if column.form is ValueForm.BYTES and pa.types.is_integer(array.type) else array
+        made.append(own.cast(column.arrow_type))
     return made[0] if len(made) == 1 else pc.coalesce(*made)
 
 
-def _as_described(column: Column, array: pa.Array, source: str) -> pa.Array:
-    return (from_field(column, array) if source == "field" else from_map(column, array, cast("MapName", source))).cast(column.arrow_type)
-
-
-def _of_maps(column: Column, array: pa.Array, source: str) -> pa.Array:
-    """Return a column known only by its maps; numbers and text in a bytes column become the bytes of their text."""
-    del source
-    return array.cast(pa.string() if column.form is ValueForm.BYTES and pa.types.is_integer(array.type) else array.type).cast(
-        column.arrow_type
-    )
-
-
 def _schema_of_maps(parts: Sequence[_MutationGroup], heads: _HeaderReader) -> TableSchema:
-    """Return the schema of a table that is known only from its messages."""
     maps: dict[str, set[str]] = {}
     for part in parts:
         for name, found in part.columns.items():
@@ -414,8 +405,6 @@ def _transactions(guids: pa.Array) -> pa.DictionaryArray | None:
 
 
 class _HeaderReader:
-    """Decode the headers of each message."""
-
     def __init__(self, incoming: MypipeMessages) -> None:
         count = len(incoming.headers)
         self._incoming = incoming

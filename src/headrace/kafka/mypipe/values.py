@@ -33,8 +33,6 @@ _MOST_LONG: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class ValueMapping:
-    """What may be chosen of the mapping."""
-
     text_as_bytes: bool = True
     """Generic: TEXT columns as UTF-8 in `bytes`, as mypipe has them."""
     unsigned_as_long: bool = False
@@ -44,7 +42,6 @@ class ValueMapping:
 
 
 def map_of(column: Column, mapping: ValueMapping) -> MapName:
-    """Return the name of the map in which a generic message holds the column."""
     match column.form:
         case ValueForm.INTEGER | ValueForm.YEAR if column.type.value_range[1] <= _MOST_INT:
             return "integers"
@@ -54,16 +51,9 @@ def map_of(column: Column, mapping: ValueMapping) -> MapName:
             return "bytes" if mapping.has_bytes_map else "strings"
         case ValueForm.TEXT:
             return "bytes" if mapping.has_bytes_map and mapping.text_as_bytes and _TEXTS.match(column.source_type) else "strings"
-        case (
-            ValueForm.FLOAT
-            | ValueForm.DECIMAL
-            | ValueForm.DATE
-            | ValueForm.TIMESTAMP
-            | ValueForm.TIME
-            | ValueForm.MEMBERS
-            | ValueForm.JSON
-            | ValueForm.FIXED_BYTES
-        ):
+        case ValueForm.FLOAT | ValueForm.DECIMAL | ValueForm.DATE | ValueForm.TIMESTAMP | ValueForm.TIME:
+            return "strings"
+        case ValueForm.MEMBERS | ValueForm.JSON | ValueForm.FIXED_BYTES:
             return "strings"
         case unknown:
             assert_never(unknown)
@@ -74,7 +64,6 @@ def _is_beyond_long(column: Column) -> bool:
 
 
 def to_map(column: Column, array: pa.Array, name: MapName) -> pa.Array:
-    """Convert the column's values for the map of this name."""
     match name:
         case "integers":
             return array.cast(pa.int32())
@@ -89,7 +78,6 @@ def to_map(column: Column, array: pa.Array, name: MapName) -> pa.Array:
 
 
 def from_map(column: Column, array: pa.Array, name: MapName) -> pa.Array:
-    """The values of a map as the column's own."""
     match name:
         case "integers" | "longs":
             return array.cast(column.arrow_type)
@@ -102,7 +90,6 @@ def from_map(column: Column, array: pa.Array, name: MapName) -> pa.Array:
 
 
 def avro_type(column: Column, mapping: ValueMapping) -> str | dict[str, Any]:
-    """Return the Avro type of the column's field in a specific message."""
     match column.form:
         case ValueForm.INTEGER | ValueForm.YEAR if column.type.value_range[1] <= _MOST_INT:
             return "int"
@@ -132,7 +119,6 @@ def avro_type(column: Column, mapping: ValueMapping) -> str | dict[str, Any]:
 
 
 def to_field(column: Column, array: pa.Array, mapping: ValueMapping) -> pa.Array:
-    """Return the column's values as its field holds them, in Arrow's type for the Avro type."""
     match column.form:
         case ValueForm.INTEGER | ValueForm.YEAR if column.type.value_range[1] <= _MOST_INT:
             return array.cast(pa.int32())
@@ -157,7 +143,6 @@ def to_field(column: Column, array: pa.Array, mapping: ValueMapping) -> pa.Array
 
 
 def from_field(column: Column, array: pa.Array) -> pa.Array:
-    """A field's values as the column's own."""
     is_binary = pa.types.is_binary(array.type)
     match column.form:
         case ValueForm.DECIMAL:
@@ -167,18 +152,9 @@ def from_field(column: Column, array: pa.Array) -> pa.Array:
             own = read_decimals(array, pa.decimal128(_UNSIGNED_DIGITS, 0)).cast(column.arrow_type) if digits else None
         case ValueForm.DATE | ValueForm.TIMESTAMP | ValueForm.TIME:
             own = array.view(column.arrow_type) if pa.types.is_integer(array.type) else None
-        case (
-            ValueForm.YEAR
-            | ValueForm.BITS
-            | ValueForm.FLOAT
-            | ValueForm.TEXT
-            | ValueForm.JSON
-            | ValueForm.MEMBERS
-            | ValueForm.BYTES
-            | ValueForm.FIXED_BYTES
-        ):
+        case ValueForm.YEAR | ValueForm.BITS | ValueForm.FLOAT | ValueForm.TEXT | ValueForm.JSON | ValueForm.MEMBERS:
             own = None
-        case ValueForm.GEOMETRY | ValueForm.VECTOR:
+        case ValueForm.BYTES | ValueForm.FIXED_BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR:
             own = None
         case unknown:
             assert_never(unknown)
@@ -298,7 +274,9 @@ def read_vector_bytes(array: pa.Array) -> pa.Array:
 def decimal_bytes(array: pa.Array) -> pa.Array:
     """Decimals as Avro has them: the number without its point, in two's complement, the most significant byte first; one width a column."""
     size = 32 if pa.types.is_decimal256(array.type) else 16
-    width = _decimal_width(array.type.precision)
+    most: int = 10**array.type.precision - 1
+    # The bytes that a number of so many digits needs, with its sign.
+    width = (most.bit_length() + 8) // 8
     raw = np.frombuffer(array.buffers()[1], dtype=np.uint8, count=(array.offset + len(array)) * size)[array.offset * size :]
     rows = raw.reshape(-1, size)[:, width - 1 :: -1] if width < size else raw.reshape(-1, size)[:, ::-1]
     return _with_nulls_of(array, fixed_bytes(rows).cast(pa.binary()))
@@ -312,14 +290,7 @@ def read_decimals(array: pa.Array, made: pa.DataType) -> pa.Array:
     return _with_nulls_of(array, pa.Array.from_buffers(made, len(array), buffers))
 
 
-def _decimal_width(precision: int) -> int:
-    """How many bytes a number of so many digits needs, with its sign."""
-    most: int = 10**precision - 1
-    return (most.bit_length() + 8) // 8
-
-
 def _right_align(array: pa.Array, rows: npt.NDArray[np.uint8], *, signed: bool = False) -> None:
-    """Put big-endian numbers of any length at the right of rows of one width."""
     offsets, data = _parts(pc.fill_null(array, b""))
     lengths = np.diff(offsets)
     width = rows.shape[1]
@@ -334,7 +305,6 @@ def _right_align(array: pa.Array, rows: npt.NDArray[np.uint8], *, signed: bool =
 
 
 def _parts(array: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """Offsets and data of a binary array."""
     _, starts, data = array.buffers()
     offsets = np.frombuffer(starts, dtype=np.int32, count=len(array) + 1 + array.offset)[array.offset :]
     return offsets, np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, np.uint8)

@@ -1,16 +1,22 @@
-"""mypipe's message format: the four bytes before the Avro body, the generic schemas, and subject names.
+"""mypipe's message format: the four bytes before the Avro body, the schemas of messages, and subject names.
 
 Invariant: mypipe's own consumers can read what is written here. Magic 0, the mutation's kind (1 insert, 2 update, 3 delete), the schema id
 as a signed 16-bit big-endian number, then one Avro record. What mypipe's format has no field for is in message headers, which its
 consumers ignore.
+
+A table's schema (the record of specific messages, or the column description for generic ones) can be read back into the table's columns,
+kinds and key. What Avro cannot express is in properties that begin with `headrace.`, which other readers skip. Fields outside the key are
+nullable with default null, so adding or removing a column keeps old and new messages readable.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Mapping as Map
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -22,8 +28,9 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.schema import parse_schema
+from headrace.kafka.mypipe.values import ValueMapping, avro_type
 from headrace.kafka.registry import MemoryRepository
-from headrace.model.schema import TableName
+from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.text_values import fixed_bytes
 
 MAGIC: Final = 0
@@ -42,6 +49,13 @@ OLD_NULLS_HEADER: Final = "headrace.old_nulls"
 """The same, of the row before an update."""
 
 _NUMBERED: Final = r"(?s)^(?P<server>.*?)(?P<number>\d{0,18})$"
+GUID: Final[dict[str, Any]] = {"type": "fixed", "name": "Guid", "namespace": NAMESPACE, "size": 16}
+MAPS: Final = {"bytes": "bytes", "integers": "int", "strings": "string", "longs": "long"}
+"""The maps of a generic mutation in their order, and the Avro type of their values."""
+COLUMN, TABLE, COLUMNS = "headrace.column", "headrace.table", "headrace.columns"
+RECORDS_NAMESPACE: Final = "mypipe.kafka"
+_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
+_KINDS_OF_AVRO_TYPES: Final = {"int": Kind.INT32, "long": Kind.INT64, "float": Kind.FLOAT32, "double": Kind.FLOAT64, "string": Kind.STRING}
 
 
 class Mutation(IntEnum):
@@ -53,13 +67,7 @@ class Mutation(IntEnum):
 
     @property
     def word(self) -> str:
-        """The name used in subjects."""
         return self.name.lower()
-
-
-GUID: Final[dict[str, Any]] = {"type": "fixed", "name": "Guid", "namespace": NAMESPACE, "size": 16}
-MAPS: Final = {"bytes": "bytes", "integers": "int", "strings": "string", "longs": "long"}
-"""The maps of a generic mutation in their order, and the Avro type of their values."""
 
 
 def header_fields(*, with_txid: bool = True) -> list[dict[str, Any]]:
@@ -116,7 +124,6 @@ def columns_subject(table: TableName) -> str:
 
 
 def head(mutation: Mutation, schema_id: int) -> bytes:
-    """Return the bytes before the Avro body."""
     return struct.pack(">BB", MAGIC, mutation) + id_bytes(schema_id)
 
 
@@ -131,8 +138,6 @@ def id_bytes(schema_id: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class MessageHeads:
-    """The decoded heads of messages, as columns."""
-
     is_good: npt.NDArray[np.bool_]
     """Whether it is a mypipe message."""
     kind: npt.NDArray[np.uint8]
@@ -193,3 +198,132 @@ def read_position(header: bytes) -> tuple[int, int | None]:
     if len(header) not in (8, 16):
         raise DefiniteError(f"a position of {len(header)} bytes", hint="the message was not written by Headrace, or was changed since")
     return int.from_bytes(header[:8], "big"), int.from_bytes(header[8:], "big") if len(header) == 16 else None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTable:
+    """A table described by a schema: its columns with their fields, in order."""
+
+    columns: tuple[Column, ...]
+    fields: tuple[str, ...]
+    """The field of each column, without old_ or new_."""
+    key: tuple[str, ...]
+    name: TableName | None = None
+    """The table's name, if the schema has it."""
+
+    def schema(self, name: TableName) -> TableSchema:
+        return TableSchema(self.name or name, self.columns, self.key)
+
+
+def field_names(columns: Iterable[Column]) -> tuple[str, ...]:
+    """Return a unique field name per column: its name if Avro allows it, else a similar one; none equals a header field."""
+    taken = set(HEADER_FIELDS)
+    found = []
+    for column in columns:
+        clean = avro_name(column.name)
+        while clean in taken:
+            clean += "_"
+        taken.add(clean)
+        found.append(clean)
+    return tuple(found)
+
+
+def avro_name(name: str) -> str:
+    """Return a valid Avro name: letters, digits and underscores, no digit first."""
+    clean = _NOT_IN_A_NAME.sub("_", name) or "_"
+    return f"_{clean}" if clean[0].isdigit() else clean
+
+
+def specific_schema(schema: TableSchema, mutation: Mutation, mapping: ValueMapping) -> dict[str, Any]:
+    fields = header_fields()
+    for prefix in ("old_", "new_") if mutation is Mutation.UPDATE else ("",):
+        for column, name in zip(schema.columns, field_names(schema.columns), strict=True):
+            plain = avro_type(column, mapping)
+            required = column.name in schema.row_key
+            typed = {"type": plain} if required else {"type": ["null", plain], "default": None}
+            fields.append({"name": prefix + name, **typed, COLUMN: column_json(column)})
+    return {
+        "type": "record",
+        "name": avro_name(specific_subject(schema.name, mutation)),
+        "namespace": RECORDS_NAMESPACE,
+        "fields": fields,
+        TABLE: _table_json(schema),
+    }
+
+
+def columns_schema(schema: TableSchema) -> dict[str, Any]:
+    """Return the column description for readers of generic messages.
+
+    It is a record without fields: every version can replace every other, so no registry rejects one.
+    """
+    return {
+        "type": "record",
+        "name": avro_name(columns_subject(schema.name)),
+        "namespace": RECORDS_NAMESPACE,
+        "fields": [],
+        TABLE: _table_json(schema),
+        COLUMNS: [column_json(column) for column in schema.columns],
+    }
+
+
+def read_described_columns(raw: Map[str, Any]) -> DescribedTable:
+    columns = tuple(read_column(column) for column in raw.get(COLUMNS, ()))
+    return DescribedTable(columns, tuple(column.name for column in columns), *_read_table(raw))
+
+
+def read_described_record(raw: Map[str, Any], mutation: Mutation) -> DescribedTable:
+    """Read a specific record's schema; for one that a mypipe user wrote by hand, derive the columns from the Avro types."""
+    prefix = "new_" if mutation is Mutation.UPDATE else ""
+    found = [field for field in raw["fields"] if field["name"].startswith(prefix) and field["name"] not in HEADER_FIELDS]
+    names = tuple(field["name"].removeprefix(prefix) for field in found)
+    columns = tuple(
+        read_column(field[COLUMN]) if COLUMN in field else _column_of_field(name, field["type"])
+        for name, field in zip(names, found, strict=True)
+    )
+    return DescribedTable(columns, names, *_read_table(raw))
+
+
+def column_json(column: Column) -> dict[str, Any]:
+    """Return a column's JSON without defaults. Comments and default values are omitted: readers do not need them."""
+    found: dict[str, Any] = {"name": column.name, "kind": column.kind.value, "type": column.source_type}
+    if not column.nullable:
+        found["nullable"] = False
+    for name in ("precision", "scale", "charset"):
+        if getattr(column, name):
+            found[name] = getattr(column, name)
+    return {**found, "members": list(column.members)} if column.members else found
+
+
+def kind_of_avro(word: str) -> Kind:
+    return _KINDS_OF_AVRO_TYPES.get(word, Kind.BYTES)
+
+
+def read_column(raw: Map[str, Any]) -> Column:
+    return Column(
+        raw["name"],
+        Kind(raw["kind"]),
+        raw.get("nullable", True),
+        raw.get("precision", 0),
+        raw.get("scale", 0),
+        tuple(raw.get("members", ())),
+        raw.get("type", ""),
+        raw.get("charset", ""),
+    )
+
+
+def _table_json(schema: TableSchema) -> dict[str, Any]:
+    return {"database": schema.name.database, "table": schema.name.table, "key": list(schema.row_key)}
+
+
+def _read_table(raw: Map[str, Any]) -> tuple[tuple[str, ...], TableName | None]:
+    table = raw.get(TABLE)
+    return (tuple(table["key"]), TableName(table["database"], table["table"])) if table else ((), None)
+
+
+def _column_of_field(name: str, kind: Any) -> Column:
+    options = kind if isinstance(kind, list) else [kind]
+    plain = next((option for option in options if option != "null"), "bytes")
+    word = plain["type"] if isinstance(plain, dict) else plain
+    if isinstance(plain, dict) and plain.get("logicalType") == "decimal":
+        return Column(name, Kind.DECIMAL, precision=plain["precision"], scale=plain.get("scale", 0))
+    return Column(name, kind_of_avro(word), "null" in options)

@@ -15,30 +15,25 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.api.feed import Feed, FeedRequest
-from headrace.api.tracked_tables import Statement, news_of
-from headrace.api.transaction_groups import Transaction, group_by_transaction
+from headrace.api.feed import Feed, FeedRequest, Transaction, group_by_transaction
+from headrace.api.tracked_tables import Statement, learn_described_tables, news_of
 from headrace.errors import DefiniteError
-from headrace.model.schema import TableName, TableSchema, ZeroDates
-from headrace.model.schema_change import SchemaCatalog
+from headrace.model.schema import ZeroDates
 from headrace.model.table_selection import Selection
 from headrace.sinks.schema_changes import LedgerEntry
 from headrace.sinks.stdout.batches import LineOptions
 from headrace.sinks.stdout.encoder import LineEncoder
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events.event_types import Query
-from headrace.sources.mysql.events.table_map import parse_table_map
 from headrace.sources.mysql.limits import BatchLimits
-from headrace.sources.mysql.offline_source import OfflineLog, find_schemas, open_directory
+from headrace.sources.mysql.offline_source import open_directory
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.rows.table_map_schema import schema_of
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
-from headrace.sources.mysql.segments.table_read_plan import plan_tables
+from headrace.sources.mysql.segments.segment_reader import plan_tables
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
-from headrace.sources.mysql.split_reader import BinlogPlanner, MySQLReader
-from headrace.sources.mysql.splits import SegmentSplit
+from headrace.sources.mysql.split_reader import BinlogPlanner, MySQLReader, SegmentSplit
 from headrace.sources.splits import StatementSplit
 
 log = logging.getLogger("headrace")
@@ -51,8 +46,6 @@ Texts = Any
 
 @dataclass(frozen=True, slots=True)
 class TailOptions:
-    """What to print."""
-
     selection: Selection
     start: str = NOW
     """`now`, `oldest`, `FILE:OFFSET` or, for a server, a GTID set."""
@@ -67,8 +60,6 @@ class TailOptions:
 
 
 class ServerTail:
-    """Tails a server's log."""
-
     def __init__(self, address: MySQLAddress, options_given: TailOptions, show: Callable[[Texts], None]) -> None:
         """`show` gets the lines of statements after all earlier lines were taken; it must return quickly."""
         self._show = show
@@ -88,21 +79,16 @@ class ServerTail:
         self._feed.close()
 
     def lines(self) -> Generator[Texts, None, None]:
-        """Return lines in batches."""
         with self._feed:
             for transaction in self._feed:
                 for block in transaction.blocks:
                     yield from (made.text for made in self._encoder.encode(block))
 
     def _tell(self, statement: Statement) -> None:
-        kind, position = statement.news.name.lower(), statement.position
-        entry = LedgerEntry("", position.version, str(position), str(statement.table), kind, statement.text, "", "")
-        self._show(pa.array([self._encoder.statement(entry).decode()]))
+        self._show(_statement_line(self._encoder, statement))
 
 
 class DirectoryTail:
-    """Tails binlog files in a directory."""
-
     def __init__(self, path: Path, options_given: TailOptions) -> None:
         self._looking, self._stop = options_given, threading.Event()
         # Schemas are followed from the oldest statement, wherever printing starts.
@@ -110,14 +96,13 @@ class DirectoryTail:
         self._from = open_directory(path, options_given.start).start
         self._history = SchemaHistory(options_given.selection, Dialect.of(self._log.server_version, in_utc=True))
         self._encoder = LineEncoder(options_given.lines, self._log.start.file.rpartition(".")[0])
-        _add_described_tables(self._log, options_given.selection, self._history)
+        learn_described_tables(self._history, self._log, options_given.selection)
 
     def stop(self) -> None:
         """Stop; safe in a signal handler."""
         self._stop.set()
 
     def lines(self) -> Generator[Texts, None, None]:
-        """Return lines in batches."""
         limits = BatchLimits(flush_bytes=_BATCH_BYTES, flush_seconds=0.01, parallelism=1)
         planner = BinlogDirectory(self._log.path, self._log.start, limits, self._log.mariadb).planner()
         at = self._log.start
@@ -149,30 +134,16 @@ class DirectoryTail:
         if not shown:
             return
         for table, news in sorted(news_of(followed).items()):
-            entry = LedgerEntry("", position.version, str(position), str(table), news.name.lower(), query.statement, "", "")
-            yield pa.array([self._encoder.statement(entry).decode()])
+            yield _statement_line(self._encoder, Statement(table, news, query.statement, position))
 
     def _reader(self, at: BinlogPosition) -> MySQLReader:
-        schemas = {name: self._shown(schema) for name, schema in self._history.as_of(at).tables.items() if self._looking.selection(name)}
-        keys: dict[TableName, tuple[str, ...]] = {name: schema.row_key for name, schema in schemas.items()}
-        return MySQLReader(None, plan_tables(schemas, keys), self._looking.selection, self._looking.options, at.epoch)
-
-    def _shown(self, schema: TableSchema) -> TableSchema:
-        return schema.with_zero_dates(self._looking.zero_dates)
+        selection, zero_dates = self._looking.selection, self._looking.zero_dates
+        schemas = {name: schema.with_zero_dates(zero_dates) for name, schema in self._history.as_of(at).tables.items() if selection(name)}
+        keys = {name: schema.row_key for name, schema in schemas.items()}
+        return MySQLReader(None, plan_tables(schemas, keys), selection, self._looking.options, at.epoch)
 
 
-def _add_described_tables(log: OfflineLog, wanted: Callable[[TableName], bool], history: SchemaHistory) -> None:
-    """Add the tables that the files describe, each from its first table map."""
-    history.begin(SchemaCatalog(), log.start)
-    places: dict[TableName, BinlogPosition] = {}
-
-    def describe(body: bytes, place: str) -> TableSchema | None:
-        table_map = parse_table_map(body, place)
-        file, _, offset = place.rpartition(":")
-        places[table_map.name] = BinlogPosition(file, int(offset), epoch=log.start.epoch)
-        return schema_of(table_map)
-
-    found: dict[TableName, Any] = dict(find_schemas(log, wanted, describe))
-    for name, schema in found.items():
-        if schema is not None:
-            history.learn([schema], places[name])
+def _statement_line(encoder: LineEncoder, statement: Statement) -> Texts:
+    position, kind = statement.position, statement.news.name.lower()
+    entry = LedgerEntry("", position.version, str(position), str(statement.table), kind, statement.text, "", "")
+    return pa.array([encoder.statement(entry).decode()])

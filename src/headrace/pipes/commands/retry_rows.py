@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from headrace.pipes.state.pipe_registry import find_pipe
+from headrace.sinks.clickhouse.bookkeeping.dead_letters import waiting_dead_letters
 from headrace.sinks.clickhouse.dead_letter_retry import RetryOutcome, retry_dead_letters
-from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting_dead_letters
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 

@@ -19,15 +19,14 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import KafkaAddress
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.state.event_skips import EventSkips
 from headrace.retry import retrying
+from headrace.sinks.clickhouse.bookkeeping.dead_letters import ERRORS, SKIPPED, UNREADABLE
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, format_timestamp
-from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS, UNREADABLE
-from headrace.sinks.clickhouse.dead_letters.skipped_events import SKIPPED
-from headrace.sinks.kafka.messages.errors import failure
+from headrace.sinks.kafka.delivery import failure
 from headrace.sources.debezium.events.options import DebeziumOptions, MalformedPolicy
 from headrace.sources.debezium.events.records import RejectedRecord
 from headrace.sources.debezium.offset_range_reader import OffsetRange, read_offset_range
@@ -41,7 +40,6 @@ _PIECE_RECORDS, _PIECE_BYTES = 500, 32 << 20
 
 
 def check_choice(choices: DebeziumOptions) -> None:
-    """Raise `DefiniteError` if bad records go to a topic that is not named."""
     if (choices.on_malformed is MalformedPolicy.TOPIC) != bool(choices.dead_letter_topic):
         raise DefiniteError(
             "on_malformed = topic and dead_letter_topic belong together",
@@ -62,12 +60,12 @@ def handle_bad_records(
 
     Return how many records were sent to the dead-letter topic. Those in `headrace.errors` can be counted there.
     """
-    requested = [one for one in found if skips is not None and place_of(one) in skips.pending]
+    requested = [one for one in found if skips is not None and one.place in skips.pending]
     refused = [one for one in found if one not in requested]
     if skips is not None and requested:
         for some in _pieces(requested, address):
             retrying(functools.partial(_post, some, own, pipe, SKIPPED))
-        skips.record_skipped({"place": place_of(one), "table": one.topic, "content": one.reason} for one in requested)
+        skips.record_skipped({"place": one.place, "table": one.topic, "content": one.reason} for one in requested)
     if not refused:
         return 0
     if choices.on_malformed is MalformedPolicy.HALT:
@@ -79,7 +77,7 @@ def handle_bad_records(
             retrying(functools.partial(_send, some, choices.dead_letter_topic, address, pipe))
     where = "headrace.errors" if choices.on_malformed is MalformedPolicy.DEAD_LETTER else f"the topic {choices.dead_letter_topic}"
     first = refused[0]
-    log.warning("%d records cannot be read and are in %s; the first: %s: %s", len(refused), where, place_of(first), first.reason)
+    log.warning("%d records cannot be read and are in %s; the first: %s: %s", len(refused), where, first.place, first.reason)
     return len(refused) if choices.on_malformed is MalformedPolicy.TOPIC else 0
 
 
@@ -106,17 +104,11 @@ def _fetched(one: RejectedRecord, address: KafkaAddress) -> RejectedRecord:
     return replace(one, reason=f"{one.reason} (and its topic holds it no more)")
 
 
-def place_of(one: RejectedRecord) -> str:
-    return f"{one.topic}[{one.partition}]@{one.offset}"
-
-
 def is_record(place: str) -> bool:
-    """Whether a position is that of a record."""
     return _PLACE.fullmatch(place) is not None
 
 
 def is_passed(place: str, reached: KafkaPosition) -> bool:
-    """Whether the committed position is after a record."""
     found = _PLACE.fullmatch(place)
     return found is not None and reached.offsets.get(found["topic"], {}).get(int(found["partition"]), 0) > int(found["offset"])
 
@@ -127,9 +119,9 @@ def _halted(refused: Sequence[RejectedRecord]) -> DefiniteError:
     choice = "or keep such records with --set debezium.on_malformed=dead_letter (or topic)"
     return DefiniteError(
         f"a record cannot be read: {first.reason}{more}",
-        place=place_of(first),
+        place=first.place,
         hint=f"{first.hint}; {choice}" if first.hint else choice[3:],
-        event=place_of(first),
+        event=first.place,
     )
 
 
@@ -157,7 +149,7 @@ def _row(one: RejectedRecord, pipe: str, now: str, state: str) -> dict[str, Any]
         "reason": one.reason,
         "operation": "record",
         "version": one.offset,
-        "position": place_of(one),
+        "position": one.place,
         "commit_time": format_timestamp(0),
         "row": json.dumps(record, ensure_ascii=False),
         "place": one.partition,
@@ -180,6 +172,7 @@ def _shown(value: bytes | None) -> dict[str, str] | str | None:
 
 def _send(refused: Sequence[RejectedRecord], topic: str, address: KafkaAddress, pipe: str) -> None:
     failures: list[KafkaError] = []
+    doing, place = f"sending records that cannot be read to the topic {topic}", str(address)
 
     def delivered(error: KafkaError | None, _: Message) -> None:
         if error is not None:
@@ -189,23 +182,15 @@ def _send(refused: Sequence[RejectedRecord], topic: str, address: KafkaAddress, 
     producer = Producer({"message.max.bytes": "100000000", **address.client_settings(), "enable.idempotence": True, "log_level": 0})
     try:
         for one in refused:
-            headers: list[tuple[str, str | bytes | None]] = [*one.headers, *((name, text.encode()) for name, text in _reasons(one, pipe))]
-            producer.produce(topic, value=one.value, key=one.key, headers=headers, on_delivery=delivered)
+            described = {"reason": one.reason, "topic": one.topic, "partition": str(one.partition), "offset": str(one.offset), "pipe": pipe}
+            reasons = [(HEADERS + name, text.encode()) for name, text in described.items()]
+            producer.produce(topic, value=one.value, key=one.key, headers=[*one.headers, *reasons], on_delivery=delivered)
         left = producer.flush(_FLUSH_S)
-    except (KafkaException, BufferError) as error:
-        raise _unsent(error, topic, address) from error
+    except KafkaException as error:
+        raise failure(error, doing, place) from error
+    except BufferError as error:
+        raise TransientError(f"the topic {topic} takes records too slowly: {error}", place=place) from error
     if failures:
-        raise failure(failures[0], f"sending records that cannot be read to the topic {topic}", str(address))
+        raise failure(failures[0], doing, place)
     if left:
-        raise TransientError(f"{left} records were not taken by the topic {topic} within {_FLUSH_S:.0f} s", place=str(address))
-
-
-def _unsent(error: Exception, topic: str, address: KafkaAddress) -> HeadraceError:
-    if isinstance(error, KafkaException):
-        return failure(error, f"sending records that cannot be read to the topic {topic}", str(address))
-    return TransientError(f"the topic {topic} takes records too slowly: {error}", place=str(address))
-
-
-def _reasons(one: RejectedRecord, pipe: str) -> list[tuple[str, str]]:
-    described = {"reason": one.reason, "topic": one.topic, "partition": str(one.partition), "offset": str(one.offset), "pipe": pipe}
-    return [(HEADERS + name, text) for name, text in described.items()]
+        raise TransientError(f"{left} records were not taken by the topic {topic} within {_FLUSH_S:.0f} s", place=place)

@@ -1,7 +1,7 @@
 """Runs the batches of a pipe from Debezium's topics on the driver.
 
 Invariant: a batch counts when its rows, its new tables and columns and its bad records are stored. Row versions come from the events, so a
-batch may be written any number of times, in any order; a history gets the images that it lacks (`sinks.clickhouse.write.dedup_check`), and
+batch may be written any number of times, in any order; a history gets the images that it lacks (`clickhouse.write.deduplication`), and
 a target that counts rows drops the blocks that it knows (`counted_tables`).
 """
 
@@ -28,22 +28,22 @@ from headrace.pipes.debezium.counted_tables import (
     counted_partitions,
     with_ends,
 )
-from headrace.pipes.debezium.kafka_cluster import ClusterTopics, check_ids
-from headrace.pipes.debezium.keyless_snapshots import newest_snapshots
+from headrace.pipes.debezium.kafka_cluster import ClusterTopics, TopicBacklog, check_ids
 from headrace.pipes.debezium.pipe_notes import DebeziumPipeNotes
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.pipes.debezium.record_reports import (
+from headrace.pipes.debezium.record_task import (
     RecordsRead,
+    RecordTask,
+    newest_snapshots,
     read_filled_topics,
     read_found_tables,
     read_orders,
     read_refused_records,
     read_tails,
     read_truncations,
+    select_ranges,
 )
-from headrace.pipes.debezium.record_task import RecordTask, select_ranges
 from headrace.pipes.debezium.schema_evolution import ClickHouseTables, SchemaEvolution
-from headrace.pipes.debezium.topic_backlog import TopicBacklog
 from headrace.pipes.debezium.topic_settings import TopicSettings
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
@@ -59,12 +59,10 @@ from headrace.sinks.clickhouse.tables.target_table import EngineFamily
 from headrace.sinks.clickhouse.unchanged_values import UnchangedValueFiller
 from headrace.sources.debezium.events.event_versions import VersionRule
 from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot
-from headrace.sources.debezium.events.options import UnavailablePolicy
-from headrace.sources.debezium.events.records import Truncation
+from headrace.sources.debezium.events.options import TopicMap, UnavailablePolicy
+from headrace.sources.debezium.events.records import KnownTable, Truncation
 from headrace.sources.debezium.events.source_marks import merge_marks
-from headrace.sources.debezium.events.topic_tables import TopicMap
 from headrace.sources.debezium.offset_range_reader import OffsetRange, classify_transient_error, read_offset_range
-from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
 from headrace.transforms.transform_plan import TransformPlan
 
@@ -136,7 +134,6 @@ class RecordBatchRunner:
         }
 
     def run(self, run_ranges: RunRanges, ranges: Sequence[OffsetRange], number: int) -> None:
-        """Write all of a batch to the sink."""
         # Starting a batch proves that the previous one is committed.
         self._skips.drop_passed(lambda place: is_passed(place, self.reached))
         self._check_topics()
@@ -183,7 +180,6 @@ class RecordBatchRunner:
             )
 
     def _note_topics(self, reached: KafkaPosition) -> None:
-        """Save the ids of topics that are new."""
         new = reached.offsets.keys() - self.notes.topics.keys()
         if new:
             self.notes.note_topics(retrying(lambda: self.identify(sorted(new)), deadline_s=self.context.settings.retry_timeout_s))
@@ -234,7 +230,7 @@ class RecordBatchRunner:
                 self.context.view.tables(targets_of(self.context.targets, self.shown().values()))
         raise DefiniteError(
             f"records of table {found[0].schema.name} are not read by what is known of it",
-            place=f"{found[0].topic}[{found[0].partition}]@{found[0].offset}",
+            place=found[0].place,
             hint="this is a defect of Headrace; please report it with the record",
         )
 
@@ -325,7 +321,6 @@ def check_truncations(
 
 
 def topics_of(table: TableName, topics: TopicMap, reached: KafkaPosition, filled: Mapping[TableName, set[str]]) -> list[str]:
-    """Return the topics that map to a table, and those whose events named it so far."""
     return sorted({topic for topic in reached.offsets if _table_of(topics, topic) == table} | filled.get(table, set()))
 
 
@@ -351,6 +346,5 @@ def _is_taken(chosen: Selection, ignored: frozenset[TableName], name: TableName)
 
 
 def _summary(position: KafkaPosition) -> str:
-    """Format a position on one line."""
     text = str(position)
     return text if len(text) <= 80 else f"{len(position.offsets)} topics, {position.version} records"

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.errors import DefiniteError
 from headrace.kafka.address import SCHEME, parse_kafka_url
-from headrace.pipes.source_connector import SourceConnector
-from headrace.pipes.spec import BuiltPipe, PipeSpec
+from headrace.pipes.spec import BuiltPipe, PipeSpec, SourceConnector
 from headrace.sinks.registry import has_table_store, sink_connector
-from headrace.sources.preflight import Finding, warning
+from headrace.sources.preflight import Finding, ok, warning
 
 if TYPE_CHECKING:
     from headrace.pipes.debezium.topic_settings import TopicSettings
@@ -67,8 +66,9 @@ def _preflight(spec: PipeSpec) -> Sequence[Finding]:
 
     address = parse_kafka_url(spec.source)
     pattern = topic_pattern(spec.topics.topics, spec.topics.topic_pattern, address.topic)
-    if query_topics(address, pattern).ids:
-        return ()
+    found = query_topics(address, pattern).ids
+    if found:
+        return (ok("topics", f"{len(found)} selected"),)
     meaning = f"no topic matches {pattern}; a topic that is created later will be read"
     return (warning("topics", "none", meaning, "correct topics of the source, or start the connector"),)
 

@@ -162,12 +162,10 @@ def with_ends(marks: Marks, reached: KafkaPosition, counted: Mapping[TableName, 
 
 
 def counted_partitions(marks: Iterable[Marks], now: Mapping[str, int]) -> dict[str, int]:
-    """Return how many partitions the topics of marks have."""
     return {topic: now[topic] for found in marks for _, topic, _ in found}
 
 
 def unfollowed_change(table: TableName, change: str, why: str, place: str, kinds: Iterable[ChangeKind]) -> DefiniteError:
-    """Return the error for a change of columns that a target which counts rows cannot follow."""
     ignored = ",".join(f"{kind}=ignore" for kind in kinds)
     return DefiniteError(
         f"the copy of table {table} cannot follow its change ({change}): {why}",

@@ -29,7 +29,7 @@ from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.sink_tables import targets_of
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
-from headrace.pipes.state.sink_record import SinkRecord
+from headrace.pipes.state.stored_progress import SinkRecord
 from headrace.pipes.state.stored_settings import settings_in, store_settings
 from headrace.retry import current_wait, pause, retrying
 from headrace.runtime.checkpoint import planned_offset
@@ -54,8 +54,6 @@ _PRELOAD: Final = (
 
 
 class DebeziumPipe(ChangeBlockPipe):
-    """Replicates topics."""
-
     _targets: ClickHouseTables
 
     def __init__(
@@ -187,7 +185,11 @@ class DebeziumPipe(ChangeBlockPipe):
         self._own_targets(directory, state)
         topic = self._topics.choices.schema_topic
         in_topic = functools.partial(read_topic, self._address, topic) if topic else None
-        descriptions = TypeLookup(functools.partial(_recognised, self._sink, settings), in_topic)
+
+        def in_sink(names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+            return self._sink.infer_schemas(name for name in names if settings.transforms.of(name).is_empty)
+
+        descriptions = TypeLookup(in_sink, in_topic)
         orders = {name: order.rule for name, order in notes.orders.items()}
         # PostgreSQL has no unsigned integers.
         descriptions.check_known(table.schema for name, table in state.tables.items() if orders.get(name) is not VersionRule.LSN)
@@ -198,7 +200,6 @@ class DebeziumPipe(ChangeBlockPipe):
         return RecordBatchRunner(context, self._address, self._topics, notes, evolution, reporter, identify, compacted)
 
     def _follow(self, session: RuntimeSession, directory: StateDirectory, batches: RecordBatchRunner, ended: Callable[[], bool]) -> None:
-        """Read until `ended`; wait while Kafka is unavailable."""
         failures = 0
         while not ended():
             done = batches.done
@@ -227,8 +228,3 @@ class DebeziumPipe(ChangeBlockPipe):
         finally:
             stream.stop()
             self._view.pending(batches.backlog.pending())
-
-
-def _recognised(sink: ClickHouseSink, settings: PipeSettings, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
-    """Infer schemas from existing target tables, except those of transformed tables."""
-    return sink.infer_schemas(name for name in names if settings.transforms.of(name).is_empty)

@@ -73,71 +73,56 @@ class DebeziumPipeNotes:
             raise damaged(error, str(directory.path / FILE)) from error
 
     def tails_for(self, batch: int) -> Tails:
-        """Return the tails at the start of a batch."""
         return self.before if batch <= self.batch else self.after
 
     def marks_for(self, batch: int) -> Marks:
-        """Return the marks at the start of a batch."""
         return self.marks_before if batch <= self.batch else self.marks
 
     def note_orders(self, found: Mapping[TableName, TableVersioning]) -> bool:
         """Save new version rules; return whether there were any. A table's rule never changes."""
-        fresh = {name: order for name, order in found.items() if name not in self.orders}
-        self.orders |= fresh
-        if fresh:
-            self.save()
-        return bool(fresh)
+        return self._update(orders={**found, **self.orders})
 
     def note_batch(self, batch: int, tails: Tails, sent: int = 0, marks: Marks | None = None) -> None:
         """Save the tails and marks of a batch in the sink, and how many records it sent to the dead-letter topic; a repetition counts
         once."""
-        marked_before = dict(self.marks_for(batch))
-        marked = dict(marked_before if marks is None else marks)
-        before, sent_before = dict(self.tails_for(batch)), self.sent_before if batch <= self.batch else self.sent
-        after, sent_after = {**before, **tails}, sent_before + sent
-        if batch != self.batch or (after, sent_after, marked) != (self.after, self.sent, self.marks):
-            self.marks_before, self.marks = marked_before, marked
-            self.batch, self.before, self.after = batch, before, after
-            self.sent_before, self.sent = sent_before, sent_after
-            self.save()
+        before, marks_before = dict(self.tails_for(batch)), dict(self.marks_for(batch))
+        sent_before = self.sent_before if batch <= self.batch else self.sent
+        counts = {"batch": batch, "sent_before": sent_before, "sent": sent_before + sent}
+        after, marks_after = {**before, **tails}, dict(marks_before if marks is None else marks)
+        self._update(before=before, after=after, marks_before=marks_before, marks=marks_after, **counts)
 
     def note_topics(self, ids: Mapping[str, str]) -> None:
-        """Save the ids of new topics."""
-        if not self.topics.items() >= ids.items():
-            self.topics |= ids
-            self.save()
+        self._update(topics={**self.topics, **ids})
 
     def note_filled(self, found: Mapping[TableName, set[str]]) -> None:
         """Save which topics brought changes of tables."""
-        if any(not topics <= self.filled.get(name, set()) for name, topics in found.items()):
-            self.filled |= {name: self.filled.get(name, set()) | topics for name, topics in found.items()}
-            self.save()
+        self._update(filled=self.filled | {name: self.filled.get(name, set()) | topics for name, topics in found.items()})
 
     def note_snapshots(self, counting: Mapping[tuple[TableName, str], KeylessSnapshot]) -> None:
-        """Save which snapshots the targets of tables without a key show."""
-        if counting != self.snapshots:
-            self.snapshots = dict(counting)
-            self.save()
+        self._update(snapshots=dict(counting))
 
     def note_rows(self, batch: int) -> None:
         """Save that all rows of snapshots in a batch are stored, in tables that count rows."""
-        self.rows_batch = batch
-        self.save()
+        self._update(rows_batch=batch)
 
     def note_partitions(self, counts: Mapping[str, int]) -> None:
         """Save how many partitions topics have that are read first."""
-        fresh = {topic: count for topic, count in counts.items() if topic not in self.partitions}
-        if fresh:
-            self.partitions |= fresh
-            self.save()
+        self._update(partitions={**counts, **self.partitions})
 
     def note_emptied(self, truncations: Iterable[Truncation]) -> None:
-        """Save the versions of truncations."""
-        known = dict(self.emptied)
+        emptied = dict(self.emptied)
         for one in truncations:
-            self.emptied[one.table] = max(one.version, self.emptied.get(one.table, 0))
-        if self.emptied != known:
+            emptied[one.table] = max(one.version, emptied.get(one.table, 0))
+        self._update(emptied=emptied)
+
+    def _update(self, **values: Any) -> bool:
+        """Save notes that have changed; return whether there were any."""
+        changed = {name: value for name, value in values.items() if getattr(self, name) != value}
+        for name, value in changed.items():
+            setattr(self, name, value)
+        if changed:
             self.save()
+        return bool(changed)
 
     def save(self) -> None:
         content = {

@@ -16,8 +16,6 @@ Offsets = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class KafkaPosition:
-    """A position in all topics of a pipe."""
-
     offsets: Offsets = field(default_factory=dict)
     gtid: str = ""
 
@@ -34,7 +32,6 @@ class KafkaPosition:
         return sum(offset for inner in self.offsets.values() for offset in inner.values())
 
     def covers(self, target: KafkaPosition) -> bool:
-        """Whether everything before the target was read."""
         return all(
             self.offsets.get(topic, {}).get(partition, 0) >= offset
             for topic, inner in target.offsets.items()

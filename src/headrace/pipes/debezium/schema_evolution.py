@@ -48,15 +48,11 @@ def check_policy(policy: SchemaPolicy) -> None:
 
 @dataclass(slots=True)
 class ClickHouseTables(SinkTables):
-    """The targets of a pipe whose sink is ClickHouse."""
-
     sink: ClickHouseSink
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaEvolution:
-    """Evolves the targets of one pipe."""
-
     context: PipeContext[ClickHouseTables]
     descriptions: TypeLookup
 
@@ -65,12 +61,10 @@ class SchemaEvolution:
         return self.context.settings.schema_changes
 
     def apply(self, found: Iterable[DetectedSchema]) -> bool:
-        """Apply the found schemas to the sink; return whether anything changed."""
         changed = [self._apply(one) for one in together(self.descriptions.refine(found))]
         return any(changed)
 
     def finish(self) -> None:
-        """Execute the remaining steps of an earlier run's intent."""
         if self.context.state.intent is not None:
             self._finish(self.context.state.intent)
 
@@ -157,16 +151,16 @@ class SchemaEvolution:
             plan = retrying(lambda: self.context.targets.sink.schema_applier().plan_alteration(seen, 0))
         except DefiniteError as error:
             if counts:
-                raise unfollowed_change(found.schema.name, text, error.message, _text(found), kinds) from error
+                raise unfollowed_change(found.schema.name, text, error.message, found.place, kinds) from error
             raise
         if counts and any(step.replaces for step in plan.steps):
             why = "its rows cancel each other by a hash of all columns, and a rebuilt table does not know which blocks it has"
-            raise unfollowed_change(found.schema.name, text, why, _text(found), kinds)
+            raise unfollowed_change(found.schema.name, text, why, found.place, kinds)
         reread = plan.reread or self.context.schemas.reread_reason(alteration, known.hidden, hidden)
         if reread:
             raise DefiniteError(
                 f"the copy of table {found.schema.name} cannot follow its change ({text}): {reread}",
-                place=_text(found),
+                place=found.place,
                 hint="alter the copy by hand, or drop it and start over with another --state and a new snapshot of Debezium's",
             )
         outcome = _IGNORED if set(policies.values()) == {Policy.IGNORE} else _APPLIED
@@ -181,7 +175,7 @@ class SchemaEvolution:
         entry = LedgerEntry(
             self.context.settings.pipe_name,
             version,
-            _text(found),
+            found.place,
             str(name),
             ", ".join(kinds),
             text,
@@ -198,16 +192,15 @@ class SchemaEvolution:
         }
         self._finish(intent)
         self.context.view.schema_change(str(name), text, outcome)
-        self.context.view.note(f"{name} {'follows' if outcome == _APPLIED else 'stays as it is in the sink'}: {text} ({_text(found)})")
+        self.context.view.note(f"{name} {'follows' if outcome == _APPLIED else 'stays as it is in the sink'}: {text} ({found.place})")
 
     def _finish(self, intent: dict[str, Any]) -> None:
         self._save(intent)
-        steps = [Step.from_json(step) for step in intent["steps"]]
+        name, steps = TableName(*intent["name"]), [Step.from_json(step) for step in intent["steps"]]
         while intent["done"] < len(steps):
-            retrying(functools.partial(self.context.targets.run_step, steps[intent["done"]]))
+            retrying(functools.partial(self.context.targets.run_step, steps[intent["done"]], [name]))
             intent["done"] += 1
             self._save(intent)
-        name = TableName(*intent["name"])
         table = None if intent["table"] is None else TableState.from_json(intent["table"])
         if table is not None:
             shown = self.context.schemas(table.schema, table.hidden)
@@ -226,7 +219,7 @@ class SchemaEvolution:
     def _allowed(self, kind: ChangeKind, found: DetectedSchema, what: str) -> Policy:
         policy = self.policy.of(kind)
         if policy is Policy.HALT:
-            raise self._halted(kind, str(found.schema.name), what, _text(found))
+            raise self._halted(kind, str(found.schema.name), what, found.place)
         return policy
 
     def _halted(self, kind: ChangeKind, name: str, what: str, place: str) -> DefiniteError:
@@ -293,7 +286,7 @@ def _grown(known: TableSchema, found: DetectedSchema) -> WidenedSchema:
     try:
         return widen_schema(known, found.schema, zeroes=found.zeroes)
     except DefiniteError as error:
-        where = f"{_text(found)}, {error.place}" if error.place else _text(found)
+        where = f"{found.place}, {error.place}" if error.place else found.place
         hint = f"{error.hint}; nothing from there on counts as read" if error.hint else "nothing from there on counts as read"
         raise DefiniteError(error.message, place=where, hint=hint) from error
 
@@ -314,14 +307,9 @@ def _change_text(change: object) -> str:
 
 
 def type_text(column: Column) -> str:
-    """Format a column's type."""
     inside = f"({column.precision},{column.scale})" if column.form is ValueForm.DECIMAL else ""
     return f"{column.kind}{inside}{'' if column.nullable else ' not null'}"
 
 
 def _place(found: DetectedSchema) -> dict[str, Any]:
     return {"topic": found.topic, "partition": found.partition, "offset": found.offset}
-
-
-def _text(found: DetectedSchema) -> str:
-    return f"{found.topic}[{found.partition}]@{found.offset}"

@@ -33,7 +33,6 @@ class TopicSettings:
     choices: DebeziumOptions = field(default_factory=DebeziumOptions)
 
     def check(self) -> None:
-        """Raise `DefiniteError` if two settings conflict."""
         if self.min_partitions and self.choices.unavailable is UnavailablePolicy.KEEP:
             raise DefiniteError(
                 "with --min-partitions the records of a partition are read by several tasks at once, and the value before, which stays "
@@ -82,7 +81,6 @@ def _of_glob(glob: str) -> str:
 
 
 def parse_start(text: str) -> dict[str, str]:
-    """Parse a start position into the syntax of Spark's Kafka source."""
     if text in ("earliest", "latest"):
         return {"startingOffsets": text}
     if text.startswith("{"):

@@ -10,6 +10,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -18,7 +19,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import Kind, TableName, TableSchema
-from headrace.pipes.debezium.kafka_cluster import kafka_error, quiet_settings
+from headrace.pipes.debezium.kafka_cluster import kafka_errors, quiet_settings
 from headrace.retry import retrying
 from headrace.sources.debezium.events.records import DetectedSchema
 from headrace.sources.debezium.schema_history_topic import apply_definitions, read_record
@@ -49,7 +50,9 @@ class TypeLookup:
         """Replace inferred types by known ones. The topic is read at most once."""
         tables = functools.cache(self._of_topic)
         made = [self._with_signs(self._refine(one, tables), tables) for one in found]
-        doubtful = [one.schema for one in made if one.unsigned and self._is_doubtful(one, tables)]
+        # A target's Int64 does not tell the sign: it may come from earlier events.
+        unsure = (one for one in made if one.unsigned and any(map(may_be_unsigned, one.schema.columns)))
+        doubtful = [one.schema for one in unsure if self._in_topic(one, tables) is None]
         self.warn_of_signs(schema for schema in doubtful if schema.name not in self._doubted)
         return made
 
@@ -64,7 +67,6 @@ class TypeLookup:
         )
 
     def warn_of_signs(self, tables: Iterable[TableSchema]) -> None:
-        """Log one warning with the columns that may be unsigned."""
         columns = []
         for schema in tables:
             self._doubted.add(schema.name)
@@ -92,10 +94,6 @@ class TypeLookup:
         )
         return replace(found, schema=replace(found.schema, columns=columns))
 
-    def _is_doubtful(self, found: DetectedSchema, tables: Callable[[], Mapping[TableName, TableSchema]]) -> bool:
-        """Whether the signs of a table's columns are unknown. A target's Int64 does not tell: it may come from earlier events."""
-        return any(map(may_be_unsigned, found.schema.columns)) and self._in_topic(found, tables) is None
-
     def _in_target(self, name: TableName) -> TableSchema | None:
         try:
             return retrying(lambda: self.in_sink([name])).get(name)
@@ -108,7 +106,7 @@ class TypeLookup:
         sent = found.schema
         if not any(map(is_guessed, sent.columns)):
             return found
-        known = self._known(found, tables)
+        known = self._in_topic(found, tables) or retrying(lambda: self.in_sink([sent.name])).get(sent.name)
         if known is None:
             if self.in_topic is None and sent.name not in self._warned:
                 self._warned.add(sent.name)
@@ -124,11 +122,6 @@ class TypeLookup:
         whole = tuple(replace(column, nullable=False) if column.name in keyed else column for column in columns)
         return replace(found, schema=replace(sent, columns=whole), certain=self._in_topic(found, tables) is not None)
 
-    def _known(self, found: DetectedSchema, tables: Callable[[], Mapping[TableName, TableSchema]]) -> TableSchema | None:
-        name = found.schema.name
-        known = self._in_topic(found, tables)
-        return known if known is not None else retrying(lambda: self.in_sink([name])).get(name)
-
     def _in_topic(self, found: DetectedSchema, tables: Callable[[], Mapping[TableName, TableSchema]]) -> TableSchema | None:
         name, parts = found.schema.name, found.topic.split(".")
         source = TableName(parts[-2], parts[-1]) if len(parts) > 1 else name
@@ -141,21 +134,12 @@ class TypeLookup:
 
 def read_topic(address: KafkaAddress, topic: str) -> list[bytes]:
     """Read all records of a topic, in order."""
-
-    def read() -> list[bytes]:
-        try:
-            return _read(address, topic)
-        except KafkaException as error:
-            raise kafka_error(error, address) from error
-
-    return retrying(read)
+    return retrying(lambda: _read(address, topic))
 
 
 def _read(address: KafkaAddress, topic: str) -> list[bytes]:
-    consumer = Consumer(
-        {**quiet_settings(address), "group.id": "headrace-looking", "enable.auto.commit": False, "enable.partition.eof": True}
-    )
-    try:
+    settings = {**quiet_settings(address), "group.id": "headrace-looking", "enable.auto.commit": False, "enable.partition.eof": True}
+    with kafka_errors(address), closing(Consumer(settings)) as consumer:
         listed = consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
         if listed.error is not None or not listed.partitions:
             raise DefiniteError(
@@ -167,8 +151,6 @@ def _read(address: KafkaAddress, topic: str) -> list[bytes]:
         for partition in listed.partitions:
             found += _read_partition(consumer, TopicPartition(topic, partition, OFFSET_BEGINNING))
         return found
-    finally:
-        consumer.close()
 
 
 def _read_partition(consumer: Consumer, place: TopicPartition) -> list[bytes]:

@@ -19,11 +19,10 @@ from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor, resum
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.lifecycle.target_ownership import TargetOwnership
 from headrace.pipes.state.event_skips import note_halt
-from headrace.pipes.state.file_progress_store import FileProgressStore
-from headrace.pipes.state.pipe_registry import entry_of, register
+from headrace.pipes.state.pipe_registry import PipeEntry, register
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.state.resync_requests import add_state_to_hint, pending_requests
-from headrace.pipes.state.sink_record import SinkRecord, read_sink_record
+from headrace.pipes.state.stored_progress import FileProgressStore, SinkRecord, read_sink_record
 from headrace.retry import WaitState, retrying, use_wait_state
 from headrace.runtime.checkpoint import committed_offset
 from headrace.runtime.interface import Runtime, RuntimeSession
@@ -46,24 +45,20 @@ class Pipe(ABC):
 
     def __init__(self, sink_name: str, settings: PipeSettings, view: ProgressView, runtime: Runtime | None = None) -> None:
         self._sink_name, self._settings, self._view = sink_name, settings, view
-        self._stop, self._waits = threading.Event(), WaitState(pipe=settings.name)
+        self._stop, self.waits = threading.Event(), WaitState(pipe=settings.name)
+        """`waits`: the servers that the pipe waits for."""
         self.on_begun: Callable[[], None] = lambda: None
         """Called when the checks have passed, the tables exist and the state is saved."""
         self._runtime: Runtime = SparkRuntime() if runtime is None else runtime
 
-    @property
-    def waits(self) -> WaitState:
-        """The servers that the pipe waits for."""
-        return self._waits
-
     def stop(self) -> None:
         """Stop the pipe after its current step; safe in a signal handler."""
         self._stop.set()
-        self._waits.ending = True
+        self.waits.ending = True
 
     def run(self) -> None:
         """Replicate until caught up (`once`) or stopped."""
-        with use_wait_state(self._waits, of_run=True), shortages_at(self._settings.state):
+        with use_wait_state(self.waits, of_run=True), shortages_at(self._settings.state):
             directory = StateDirectory(self._settings.state).acquire()
             try:
                 self._run_noting_halts(directory)
@@ -73,7 +68,7 @@ class Pipe(ABC):
     def _run_noting_halts(self, directory: StateDirectory) -> None:
         try:
             # A pipe that has run before knows that its addresses are right, so it waits for an unavailable server.
-            self._waits.first_contact = directory.load() is None
+            self.waits.first_contact = directory.load() is None
             self._run_or_fail(directory)
         except DefiniteError as error:
             error.hint = add_state_to_hint(error.hint, directory.path)
@@ -89,7 +84,7 @@ class Pipe(ABC):
         try:
             self._run(directory)
         except TransientError as error:
-            if not (self._waits.first_contact and self._settings.once):
+            if not (self.waits.first_contact and self._settings.once):
                 raise
             raise DefiniteError(error.message, place=error.place, hint=error.hint) from error
 
@@ -133,9 +128,9 @@ class Pipe(ABC):
 
     def _begin(self, directory: StateDirectory, state: PipeState, message: str) -> None:
         """Register the pipe in the sink, and report that it has started."""
-        entry = entry_of(self._settings.pipe_name, state, directory.path)
+        entry = PipeEntry(self._settings.pipe_name, state.source, state.selection, state.options, str(directory.path))
         retrying(lambda: register(self._progress_store, entry))
-        self._waits.first_contact = False
+        self.waits.first_contact = False
         self._view.note(message)
         self.on_begun()
 
@@ -163,8 +158,6 @@ class Pipe(ABC):
 
 
 class ChangeBlockPipe(Pipe):
-    """A pipe that writes change blocks."""
-
     def __init__(self, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView, runtime: Runtime | None = None) -> None:
         super().__init__(sink_name, settings, view, runtime)
         self._targets = SinkTables(sink, FileProgressStore(settings.state))

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import ProgressView
-from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver, current_sink_schema
+from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver, hidden_in
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.settings.pipe_settings import PipeSettings
 
@@ -43,6 +43,10 @@ class PipeContext(Generic[Targets_co]):
     def is_selected(self, name: TableName) -> bool:
         return self.state.is_selected(self.settings.selection, name)
 
+    @property
+    def written_tables(self) -> list[TableSchema]:
+        """The sink's schemas of the pipe's tables, without tables that await a resync: their targets may not exist."""
+        return [self.sink_schema(table.schema) for name, table in self.state.tables.items() if name not in self.state.awaiting_resync]
+
     def sink_schema(self, schema: TableSchema) -> TableSchema:
-        """Return the sink's schema of a source table."""
-        return current_sink_schema(schema, self.state, self.settings)
+        return self.schemas(schema, hidden_in(self.state, schema.name))

@@ -16,8 +16,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from headrace.errors import TransientError
-from headrace.pipes.lifecycle.lag import Backlog
-from headrace.pipes.lifecycle.progress_view import ProgressView
+from headrace.pipes.lifecycle.progress_view import Backlog, ProgressView
 from headrace.pipes.state.seal import StateSeal
 from headrace.retry import bind_context, current_wait, retrying
 from headrace.runtime.reports import Report, filtered_rows, written_tables
@@ -54,12 +53,7 @@ class ProgressReporter:
     """Reports one pipe's progress; safe for threads."""
 
     def __init__(
-        self,
-        targets: HasProgressStore,
-        pipe: str,
-        source: str,
-        incomplete: Callable[[], tuple[str, ...]],
-        seal: StateSeal | None = None,
+        self, targets: HasProgressStore, pipe: str, source: str, incomplete: Callable[[], tuple[str, ...]], seal: StateSeal | None = None
     ) -> None:
         """`seal`: the state's seal, which records whether progress was stored."""
         self._targets, self._pipe, self._source, self._incomplete, self._seal = targets, pipe, source, incomplete, seal
@@ -86,7 +80,6 @@ class ProgressReporter:
             self._stored = _advance(self._stored, position)
 
     def snapshot_rows(self, position: SourcePosition, rows: int) -> None:
-        """Report snapshot rows, with the stream's position."""
         self._store(position, rows, 0, counted=rows)
 
     def batch(self, position: SourcePosition, changes: int, newest_us: int) -> None:
@@ -108,7 +101,6 @@ class ProgressReporter:
 
     @contextmanager
     def heartbeats(self) -> Iterator[None]:
-        """Send heartbeats during the block."""
         ended, self._stopped = threading.Event(), False
         thread = threading.Thread(target=bind_context(self._send_heartbeats), args=(ended,), name="headrace-beat", daemon=True)
         thread.start()
@@ -127,7 +119,6 @@ class ProgressReporter:
                 self._store_again()
 
     def _is_stored_lag_wrong(self, now_us: int) -> bool:
-        """Whether the stored lag differs from the actual one."""
         pending_us, told_us = self._pending_us(), self._stored.pending_us
         if not pending_us or not told_us:
             return bool(told_us) or 0 < pending_us < now_us - _NOTICED_US
@@ -165,7 +156,7 @@ class ProgressReporter:
         pending_us = self._pending_us() or (progress.seen_us if self._stopped else 0)
         state = self._seal.state if self._seal is not None else ""
         complete = replace(progress, incomplete=self._incomplete(), pending_us=pending_us, state=state)
-        self._targets.progress_store.tell(complete)
+        self._targets.progress_store.report(complete)
         self._stored, self._stored_at = complete, time.monotonic()
         if self._seal is not None:
             self._seal.note_progress_name(self._pipe)

@@ -1,4 +1,9 @@
-"""Shows a running pipe's progress: bars and a live line on a terminal, plain log lines elsewhere."""
+"""A pipe's lag, and the view of its progress: bars and a live line on a terminal, plain log lines elsewhere.
+
+Lag is the age of the oldest change that is committed at the source and not visible in the sink; 0 if there is none. A running pipe reports
+since when a change has been pending. For a stopped pipe, the end of the source's log tells whether it falls behind. The terminal, `headrace
+status`, the dashboard, the metrics and `headrace.lag` all show this figure. Times are seconds since 1970.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +11,119 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from headrace.pipes.lifecycle.lag import Pending, lag_text
 from headrace.terminal_text import escape_text
 
 if TYPE_CHECKING:
     from headrace.runtime.reports import TableWrites
 
-log = logging.getLogger("headrace")
+FRESH_S: Final = 2.0
+"""A report of pending changes is valid for this long; a running pipe reports several times a second."""
+_UNSEEN_S: Final = 15.0
+"""An observed log end is valid for this long."""
+_MOST: Final = 1000
 
+log = logging.getLogger("headrace")
 _RATE_WINDOW_S = 3.0
 LINE_EVERY_S = 5.0
 _REFRESH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The changes that the sink does not show yet."""
+
+    since: float | None
+    """When the oldest of them was committed; None if there is none."""
+
+    def lag_s(self, now: float) -> float:
+        return 0.0 if self.since is None else max(now - self.since, 0.0)
+
+
+Backlog = Callable[[], Pending | None]
+"""Returns the pending changes; None while they are unknown, for example before the source has answered."""
+
+
+def lag_text(lag_s: float | None) -> str:
+    return "lag unknown" if lag_s is None else f"lag {lag_s:.1f} s"
+
+
+@dataclass(slots=True)
+class Lag:
+    """Tracks one pipe, running or not. The caller passes all times."""
+
+    _pending: Pending | None = None
+    _pending_at: float = 0.0
+    _running: bool = False
+    _looked_at: float = 0.0
+    size: int | None = None
+    """The distance between the pipe and the end of the log at the last observation."""
+    _unreached: deque[tuple[float, int]] = field(default_factory=deque)
+    """Observed log ends that are not reached, with the time of each."""
+
+    def say(self, pending: Pending | None, now: float) -> None:
+        """Record the running pipe's report."""
+        if pending is not None:
+            self._pending, self._pending_at, self._running = pending, now, True
+            while self._unreached and self._unreached[0][0] < self._visible_until:
+                self._unreached.popleft()
+
+    def stop(self) -> None:
+        """Record that the pipe has stopped: its last report does not cover later changes."""
+        self._running = False
+
+    def looked(self, reached: int, end: int, behind: int | None, now: float) -> None:
+        """Record the end of the source's log and the pipe's position, as numbers that rise with the log.
+
+        `behind` is the distance between them.
+        """
+        before, self._looked_at, self.size = self._looked_at, now, behind
+        if self._unreached and end < self._unreached[-1][1]:
+            # This is another server's log, or the log was reset: ends of the old log are never reached.
+            self._unreached.clear()
+        while self._unreached and self._unreached[0][1] <= reached:
+            self._unreached.popleft()
+        if end > reached and (not self._unreached or self._unreached[-1][1] < end):
+            # The first observation matters most; after a long wait the middle ones may be dropped.
+            if len(self._unreached) == _MOST:
+                del self._unreached[_MOST // 2]
+            # It was committed between two observations, after everything that is visible.
+            before = max(before, self._visible_until)
+            self._unreached.append(((before + now) / 2 if now - before <= _UNSEEN_S else now, end))
+
+    @property
+    def _visible_until(self) -> float:
+        """All changes up to this time are visible, by the pipe's last report."""
+        if self._pending is None:
+            return 0.0
+        return self._pending_at if self._pending.since is None else self._pending.since
+
+    def is_known(self, now: float) -> bool:
+        """Whether the pipe runs and reports pending changes itself."""
+        return self._running and self._pending is not None and now - self._pending_at <= FRESH_S
+
+    def seconds(self, now: float) -> float | None:
+        """Return the lag, or None if it is unknown."""
+        if self._pending is not None and self.is_known(now):
+            return self._pending.lag_s(now)
+        # The pipe does not run or does not stream: what was pending still is.
+        since = [] if self._pending is None or self._pending.since is None else [self._pending.since]
+        since += [at for at, _ in self._unreached]
+        if since:
+            return max(now - min(since), 0.0)
+        seen = max(self._looked_at, self._pending_at)
+        if not seen:
+            return None
+        return 0.0 if now - seen <= _UNSEEN_S else now - seen
 
 
 class ProgressView(Protocol):
@@ -135,7 +234,6 @@ class LogView(ProgressView):
 
 
 def start_bars(console: Console) -> Progress:
-    """Show a display with a bar per task."""
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bars = Progress(*columns, console=console)
     bars.start()

@@ -52,7 +52,6 @@ class Intent:
 
     @property
     def changes_state_only(self) -> bool:
-        """Whether only the state changes."""
         return not (self.steps or self.prepared or self.stale_tables or self.resyncs or self.concurrent_resyncs or self.entries)
 
     @property
@@ -96,8 +95,6 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class IntentExecutor:
-    """Executes intents and keeps the state consistent with the sink."""
-
     context: PipeContext[SinkTables]
     snapshots: SnapshotLog
     request_resync: Callable[[tuple[str, ...]], None] | None
@@ -135,7 +132,9 @@ class IntentExecutor:
 
     def _do(self, step: Step, intent: Intent) -> None:
         try:
-            retrying(functools.partial(self.context.targets.run_step, step))
+            # Targets of tables that await a resync may be renamed, too.
+            changed = intent.touched | self.context.state.awaiting_resync
+            retrying(functools.partial(self.context.targets.run_step, step, changed))
         except DefiniteError as error:
             names = " ".join(str(name) for name in sorted(intent.tables))
             if not names or self.request_resync is None:

@@ -1,22 +1,39 @@
-"""The driver's access to the targets of one pipe. After each change, `SinkTables.sink` is a copy without cached definitions, so that tasks
-which start later read the new ones."""
+"""The driver's access to the targets of one pipe.
+
+After each change, `SinkTables.sink` is a copy without the cached definitions of the changed tables: tasks which start later read the new
+ones.
+
+`TombstonePurger` schedules the purge of deletion markers (tombstones): every `cleanup_hours`, in a thread next to the stream. After a purge
+nothing hides an older image of the deleted row, so no older image may still arrive (decision 21):
+- batches: a merge starts between two of them, and a crash replays a whole batch, together with its deletions;
+- snapshot rows have the version of the position at which they were read: nothing is purged while a snapshot runs;
+- dead letters: tables with waiting rows are not purged (`TombstoneStore.purge`);
+- an insert without an answer may still run on the server: after an outage of the sink, the purger waits `QUIET_S` first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import ReferentialAction, TableName, TableSchema
 from headrace.pipes.lifecycle.target_ownership import TargetOwnership
 from headrace.pipes.state.event_skips import EventSkips, Found
-from headrace.pipes.state.file_progress_store import FileProgressStore
-from headrace.retry import retrying
-from headrace.sinks.base import BatchCommit, ProgressStore, Sink, TableRequirements
+from headrace.pipes.state.stored_progress import FileProgressStore
+from headrace.retry import bind_context, current_wait, retrying
+from headrace.sinks.base import BatchCommit, Pause, ProgressStore, Sink, TableRequirements, TombstoneStore
 from headrace.sinks.schema_changes import Step
 from headrace.transforms.options import Transforms
+
+log = logging.getLogger("headrace")
+LOOK_EVERY_S = 30.0
+QUIET_S = 900.0
 
 
 @dataclass(slots=True)
@@ -33,6 +50,8 @@ class SinkTables:
     """Whether the pipe applies foreign keys to child tables in the sink."""
     cascade_parents: frozenset[TableName] = frozenset()
     """The parents of these foreign keys."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """A resync changes targets next to the stream."""
 
     @property
     def progress_store(self) -> ProgressStore:
@@ -57,12 +76,14 @@ class SinkTables:
         wanted = tuple(schemas)
         # A pipe that cannot start leaves nothing in the sink, not even a claim.
         self.sink.check_target_conflicts(wanted)
-        with self._creating(schema.name for schema in wanted):
-            self.sink.prepare(wanted)
-        self.sink = self.sink.without_cache()
-
-    def _creating(self, names: Iterable[TableName]) -> AbstractContextManager[None]:
-        return self.ownership.creating(map(self.sink.target_of, names)) if self.ownership is not None else nullcontext()
+        targets = [self.sink.target_of(schema.name) for schema in wanted]
+        names = [schema.name for schema in wanted]
+        with self.ownership.creating(targets) if self.ownership is not None else nullcontext():
+            # The copy reads the prepared tables, so that the driver need not read them again.
+            before, prepared = self.sink, self.sink.without_cache(names)
+            prepared.prepare(wanted)
+        with self._lock:
+            self.sink = prepared if self.sink is before else self.sink.without_cache(names)
 
     def check_target_conflicts(self, schemas: Iterable[TableSchema]) -> None:
         self.sink.check_target_conflicts(schemas)
@@ -75,7 +96,7 @@ class SinkTables:
             self.sink.prepare([schema])
         else:
             store.replace(schema)
-        self.sink = self.sink.without_cache()
+        self._discard_cache([schema.name])
 
     def delete_stale(self, schema: TableSchema, before: int) -> None:
         """Delete the rows that a new snapshot did not contain. In an append-only sink they stay."""
@@ -154,9 +175,14 @@ class SinkTables:
         }
         return {name: replace(need, exact=True) if name in exact else need for name, need in needs.items()}
 
-    def run_step(self, step: Step) -> None:
+    def run_step(self, step: Step, names: Iterable[TableName]) -> None:
+        """Run a step that changes the targets of these tables."""
         self.sink.schema_applier().run_step(step)
-        self.sink = self.sink.without_cache()
+        self._discard_cache(names)
+
+    def _discard_cache(self, names: Iterable[TableName]) -> None:
+        with self._lock:
+            self.sink = self.sink.without_cache(names)
 
 
 def targets_of(targets: SinkTables, schemas: Iterable[TableSchema]) -> dict[str, str]:
@@ -165,3 +191,54 @@ def targets_of(targets: SinkTables, schemas: Iterable[TableSchema]) -> dict[str,
     if store is None:
         return {str(schema.name): "" for schema in schemas}
     return {str(name): target for name, target in store.target_names(schemas).items()}
+
+
+@dataclass(slots=True)
+class TombstonePurger:
+    """Purges the tables of one pipe, one after the other."""
+
+    targets: SinkTables
+    pipe: str
+    tables: Callable[[], Iterable[TableSchema]]
+    """The schemas of the sink's tables."""
+    is_settled: Callable[[], bool]
+    """Whether no snapshot runs or is planned."""
+    _began: dict[str, float] = field(default_factory=dict, init=False)
+    _next_look: float = field(default=0.0, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+
+    def poll(self, pause: Pause) -> None:
+        """Start to purge the tables that are due, unless a purge runs."""
+        store = self.targets.sink.tombstone_store()
+        if store is None or (self._thread is not None and self._thread.is_alive()) or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK_EVERY_S
+        wanted = [(schema, hours) for schema in self.tables() if (hours := store.purge_interval_hours(schema)) > 0]
+        if wanted and self._may_purge():
+            self._thread = threading.Thread(
+                target=bind_context(self._run), args=(store, wanted, pause), name="headrace-cleaning", daemon=True
+            )
+            self._thread.start()
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def _may_purge(self) -> bool:
+        return self.is_settled() and current_wait().seconds_since_failure() > QUIET_S and not current_wait().ending
+
+    def _run(self, store: TombstoneStore, wanted: list[tuple[TableSchema, float]], pause: Pause) -> None:
+        try:
+            last = store.last_purges()
+            for schema, hours in wanted:
+                # A schema change during a long purge replaces the sink's description of its tables.
+                store = self.targets.sink.tombstone_store() or store
+                target = store.target(schema)
+                if target is None:
+                    continue
+                if time.time() - max(last.get(target, 0.0), self._began.get(target, 0.0)) >= hours * 3600 and self._may_purge():
+                    self._began[target] = time.time()
+                    store.purge(schema, self.pipe, pause, self._may_purge)
+        except HeadraceError as error:
+            # Readers see the right rows without a purge: the pipe continues, and purges again when the interval has passed.
+            log.error("deletions were not purged: %s", error)

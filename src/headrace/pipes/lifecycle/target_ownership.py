@@ -23,7 +23,7 @@ from typing import Final
 from headrace.errors import DefiniteError
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.retry import pause
-from headrace.sinks.clickhouse.bookkeeping.positions import STOPPED_S
+from headrace.sinks.clickhouse.bookkeeping.progress_store import STOPPED_S
 from headrace.sinks.target_claims import Claim, ClaimStore
 
 _ATTEMPTS: Final = 8

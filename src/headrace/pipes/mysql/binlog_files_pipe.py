@@ -10,20 +10,17 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+from headrace.api.tracked_tables import learn_described_tables
 from headrace.errors import DefiniteError
-from headrace.model.schema import TableName, TableSchema
-from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.lifecycle.base import SchemaFollowingPipe
-from headrace.pipes.lifecycle.column_settings import store_column_settings
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
-from headrace.pipes.lifecycle.sink_schema import current_sink_schema
+from headrace.pipes.lifecycle.sink_schema import store_column_settings
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
-from headrace.pipes.mysql.failover import committed_position
 from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
-from headrace.pipes.mysql.startup import is_older_than_sink
+from headrace.pipes.mysql.startup import committed_position, is_older_than_sink
 from headrace.pipes.mysql.stream_runner import StreamRunner
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.state.stored_settings import store_settings
@@ -32,22 +29,17 @@ from headrace.runtime.interface import Runtime
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import Sink
 from headrace.sinks.registry import is_same_sink
-from headrace.sources.mysql.binlog.binlog_directory import check_file
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.events.table_map import parse_table_map
-from headrace.sources.mysql.offline_source import OfflineLog, find_schemas, open_directory
-from headrace.sources.mysql.rows.table_map_schema import schema_of
+from headrace.sources.mysql.offline_source import OfflineLog, check_file, open_directory
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
-from headrace.transforms.name_checks import find_name_conflicts
+from headrace.transforms.transform_plan import find_name_conflicts
 
 logger = logging.getLogger("headrace")
 
 
 class BinlogFilesPipe(SchemaFollowingPipe):
-    """Replicates binlog files."""
-
     _reads_tables = False
 
     def __init__(
@@ -65,14 +57,15 @@ class BinlogFilesPipe(SchemaFollowingPipe):
             state = self._new_state(log)
             directory.begin(state)
         self._check(state, log)
+        context = self._context(directory, state)
         if not is_new:
             check_file(log.path, committed_position(directory, state))
-        if not is_new and is_older_than_sink(directory, state, record):
-            self._check_counting(state)
-        context = self._context(directory, state)
+            if is_older_than_sink(directory, state, record):
+                self._check_counting(context)
         history = SchemaHistory(context.is_selected, Dialect.of(log.server_version, in_utc=True), directory.history)
         if is_new:
-            self._add_described_tables(log, state, history)
+            described = learn_described_tables(history, log, self._settings.selection)
+            state.tables.update({name: TableState(schema, position.to_json()) for name, (schema, position) in described.items()})
             for misfit in find_name_conflicts(self._settings.transforms, [table.schema for table in state.tables.values()]):
                 # A later statement in the files may create the table or the column.
                 logger.warning("%s (%s): %s", misfit.message, misfit.place, misfit.hint)
@@ -87,7 +80,7 @@ class BinlogFilesPipe(SchemaFollowingPipe):
         stream = self._stream_runner(context, history)
         stream.reporter.begin(stream.reached, is_new=is_new)
         directory.clear_scratch()
-        self._view.tables(targets_of(self._targets, stream.written_tables))
+        self._view.tables(targets_of(self._targets, context.written_tables))
         self._begin(directory, state, f"replicating log files in {self._path} up to {log.end}")
 
         def ended() -> bool:
@@ -103,16 +96,9 @@ class BinlogFilesPipe(SchemaFollowingPipe):
             stream.run(session, source, ended, lambda _: None)
 
     def _new_state(self, log: OfflineLog) -> PipeState:
-        selection = self._settings.selection.to_json()
-        return PipeState(
-            f"binlog:{log.path}",
-            log.identity,
-            self._sink_name,
-            selection,
-            log.start.to_json(),
-            log.start.epoch,
-            self._settings.stored_options,
-        )
+        selection, start = self._settings.selection.to_json(), log.start
+        options = self._settings.stored_options
+        return PipeState(f"binlog:{log.path}", log.identity, self._sink_name, selection, start.to_json(), start.epoch, options)
 
     def _check(self, state: PipeState, log: OfflineLog) -> None:
         if state.identity != log.identity or not is_same_sink(state.sink, self._sink_name):
@@ -122,9 +108,9 @@ class BinlogFilesPipe(SchemaFollowingPipe):
         store_settings(state, self._settings.choices, str(self._settings.state))
         store_column_settings(self._targets, state, self._settings, None)
 
-    def _check_counting(self, state: PipeState) -> None:
+    def _check_counting(self, context: PipeContext[SinkTables]) -> None:
         """Refuse to repeat changes into tables that would count them twice; the state is an old copy."""
-        shown = [current_sink_schema(table.schema, state, self._settings) for table in state.tables.values()]
+        shown = [context.sink_schema(table.schema) for table in context.state.tables.values()]
         counting = sorted(str(name) for name, need in retrying(lambda: self._targets.requirements(shown)).items() if need.exact)
         if counting:
             raise DefiniteError(
@@ -132,22 +118,6 @@ class BinlogFilesPipe(SchemaFollowingPipe):
                 place=str(self._settings.state),
                 hint="restore a newer copy of the state directory, or start over: remove the state directory and the target tables",
             )
-
-    def _add_described_tables(self, log: OfflineLog, state: PipeState, history: SchemaHistory) -> None:
-        """Add the tables that the files describe, each from its first table map."""
-        history.begin(SchemaCatalog(), log.start)
-        places: dict[TableName, BinlogPosition] = {}
-
-        def describe(body: bytes, place: str) -> TableSchema | None:
-            table_map = parse_table_map(body, place)
-            file, _, offset = place.rpartition(":")
-            places[table_map.name] = BinlogPosition(file, int(offset), epoch=log.start.epoch)
-            return schema_of(table_map)
-
-        for name, schema in find_schemas(log, self._settings.selection, describe).items():
-            if schema is not None:
-                history.learn([schema], places[name])
-                state.tables[name] = TableState(schema, places[name].to_json())
 
     def _executor(self, context: PipeContext[SinkTables], snapshots: SnapshotLog) -> IntentExecutor:
         return IntentExecutor(context, snapshots, None)

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from headrace.errors import DefiniteError
-from headrace.model.cascade_mode import CascadeMode
 from headrace.model.cascades import Cascade, CascadePlan, plan_cascades
 from headrace.model.schema import ForeignKey, TableName, TableSchema
+from headrace.model.setting_values import CascadeMode
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.state.resync_requests import request_resync
@@ -32,8 +32,6 @@ _NO_CASCADES = CascadePlan({}, ())
 
 @dataclass(slots=True)
 class CascadeRunner:
-    """The cascades of one pipe."""
-
     context: PipeContext[SinkTables]
     is_needed: bool
     """Whether the source leaves out of its log what its foreign keys change."""

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from headrace.pipes.source_connector import SourceConnector
-from headrace.pipes.spec import BuiltPipe, PipeSpec
+from headrace.pipes.spec import BuiltPipe, PipeSpec, SourceConnector
 from headrace.sources.mysql.server.connection import connect, parse_mysql_url
 from headrace.sources.preflight import Finding
 
@@ -38,7 +37,7 @@ def _open_files(spec: PipeSpec, view: ProgressView, runtime: Runtime | None, hos
 
 
 def _preflight_server(spec: PipeSpec) -> Sequence[Finding]:
-    from headrace.sources.mysql.preflight.report import examine
+    from headrace.sources.mysql.preflight.required import examine
 
     address = parse_mysql_url(spec.source)
     connection = connect(address)

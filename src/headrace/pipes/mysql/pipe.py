@@ -19,8 +19,7 @@ from headrace.pipes.lifecycle.context import PipeContext, SnapshotInterrupted
 from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
-from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
-from headrace.pipes.lifecycle.tombstone_purger import TombstonePurger
+from headrace.pipes.lifecycle.sink_tables import SinkTables, TombstonePurger, targets_of
 from headrace.pipes.mysql.cascade_runner import CascadeRunner
 from headrace.pipes.mysql.resync_runner import ResyncRunner
 from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
@@ -34,8 +33,8 @@ from headrace.retry import retrying
 from headrace.runtime.interface import BatchStream, Runtime, RuntimeSession
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import Sink
+from headrace.sources.mysql.limits import SegmentAccess
 from headrace.sources.mysql.preflight.required import ServerIdentity, check_server
-from headrace.sources.mysql.segments.segment_access import SegmentAccess
 from headrace.sources.mysql.server.collations import SourceCollations
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.server.position import BinlogPosition
@@ -43,8 +42,6 @@ from headrace.sources.mysql.source import MySQLSource
 
 
 class MySQLPipe(SchemaFollowingPipe):
-    """Replicates one server."""
-
     def __init__(
         self, address: MySQLAddress, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView, runtime: Runtime | None = None
     ) -> None:
@@ -70,7 +67,7 @@ class MySQLPipe(SchemaFollowingPipe):
             runners.stream.reporter.begin(runners.stream.reached, is_new=started.is_new)
         finally:
             connection.close()
-        self._view.tables(targets_of(self._targets, runners.stream.written_tables))
+        self._view.tables(targets_of(self._targets, runners.stream.context.written_tables))
         tables = len(started.state.tables)
         self._begin(directory, started.state, f"replicating {tables} tables from {self._address} ({server.flavour} {server.version})")
         directory.clear_scratch()
@@ -156,7 +153,6 @@ class MySQLPipe(SchemaFollowingPipe):
         return relay
 
     def _segment_access(self, session: RuntimeSession) -> SegmentAccess:
-        """How tasks access the relay's segments."""
         if session.is_local:
             return SegmentAccess.LOCAL
         return SegmentAccess.FETCH if session.always_fetches_segments else SegmentAccess.LOCAL_OR_FETCH
@@ -164,8 +160,6 @@ class MySQLPipe(SchemaFollowingPipe):
 
 @dataclass(frozen=True, slots=True)
 class _Runners:
-    """The running parts of a started pipe."""
-
     stream: StreamRunner
     snapshots: SnapshotRunner
     resyncs: ResyncRunner

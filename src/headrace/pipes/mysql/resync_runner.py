@@ -130,10 +130,9 @@ class ResyncRunner:
     def _save_tables(self, requested: Selection, found: list[TableSchema], position: BinlogPosition) -> None:
         context, state = self.context, self.context.state
         selection = context.selection
-        for name in [
-            name for name in {*state.tables, *state.awaiting_resync} if requested(name) and name not in {schema.name for schema in found}
-        ]:
-            self._remove_table(name, position)
+        for name in {*state.tables, *state.awaiting_resync} - {schema.name for schema in found}:
+            if requested(name):
+                self._remove_table(name, position)
         # A glob matches selected tables only; a table that is not selected must be named exactly.
         meant = [schema for schema in found if selection(schema.name) or _is_named(schema.name, requested)]
         resolver = context.schemas

@@ -32,8 +32,6 @@ _DEFINING = (AddColumn, DropColumn, RenameColumn, ModifyColumn, ChangePrimaryKey
 
 @dataclass(frozen=True, slots=True)
 class SchemaChangeFollower:
-    """Applies the statements of one pipe's log."""
-
     history: SchemaHistory
     executor: IntentExecutor
     policy: SchemaPolicy

@@ -26,10 +26,10 @@ from typing import Any
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError, HeadraceError
-from headrace.model.schema import TableName, TableSchema
+from headrace.model.schema import TableName
 from headrace.pipes.lifecycle.context import PipeContext, SnapshotInterrupted
 from headrace.pipes.lifecycle.sink_tables import SinkTables
-from headrace.pipes.mysql.failover import clear_snapshot_gtids, store_snapshot_gtids
+from headrace.pipes.mysql.startup import clear_snapshot_gtids, store_snapshot_gtids
 from headrace.pipes.mysql.table_snapshots import TableSnapshots
 from headrace.pipes.state.pipe_state import TableState
 from headrace.pipes.state.resync_requests import request_resync
@@ -46,7 +46,7 @@ from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, ReadSpan, estimate_rows, plan_chunks, snapshot_place
 from headrace.sources.mysql.snapshot.locked_snapshot import ConsistentSnapshot, Rendezvous, SnapshotPoint
-from headrace.sources.mysql.splits import ChunkSplit, ConsistentSplit
+from headrace.sources.mysql.split_reader import ChunkSplit, ConsistentSplit
 
 Pause = Callable[[], AbstractContextManager[object]]
 """Keeps the stream from starting a batch."""
@@ -66,8 +66,6 @@ _CONSISTENT_SNAPSHOT_LOCK = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRunner:
-    """Takes the snapshots of one pipe's tables."""
-
     address: MySQLAddress
     context: PipeContext[SinkTables]
     snapshots: TableSnapshots
@@ -86,21 +84,20 @@ class SnapshotRunner:
             # A waiting table is planned with its resync request.
             if name not in self.context.state.awaiting_resync and not self.snapshots.log.is_planned(name, table.snapshot)
         ]
-        self.context.targets.check_target_conflicts(self._written())
+        self.context.targets.check_target_conflicts(self.context.written_tables)
         for _, table in unplanned:
             if table.snapshot:
                 retrying(functools.partial(self.context.targets.replace, self.context.sink_schema(table.schema)))
         self.prepare()
         # One request fetches all target tables, so that each plan finds its own in the cache.
-        retrying(lambda: self.context.targets.requirements(self._written()))
+        retrying(lambda: self.context.targets.requirements(self.context.written_tables))
         for name, table in unplanned:
             self._truncate_reshaped(name, table)
             self._plan_table(connection, name, table)
         reshaped = self.context.state.options.get(RESHAPED_TABLES, [])
         if reshaped and unplanned:
-            self.context.state.options[RESHAPED_TABLES] = [
-                name for name in reshaped if name not in {str(planned) for planned, _ in unplanned}
-            ]
+            planned = {str(name) for name, _ in unplanned}
+            self.context.state.options[RESHAPED_TABLES] = [name for name in reshaped if name not in planned]
             self.context.directory.save(self.context.state)
 
     def _truncate_reshaped(self, name: TableName, table: TableState) -> None:
@@ -110,21 +107,14 @@ class SnapshotRunner:
         schema, position = self.context.sink_schema(table.schema), BinlogPosition.from_json(table.captured_at)
         plan = retrying(lambda: self.context.targets.sink.schema_applier().plan_emptying(schema, position.version))
         for step in plan.steps:
-            retrying(functools.partial(self.context.targets.run_step, step))
+            retrying(functools.partial(self.context.targets.run_step, step, [name]))
         self.context.view.note(f"{name} was emptied: its rows come again, transformed otherwise")
 
     def prepare(self) -> None:
         """Create or complete every target table."""
         # The targets of waiting tables are prepared when their resync is planned.
-        schemas = self._written()
+        schemas = self.context.written_tables
         retrying(lambda: self.context.targets.prepare(schemas), deadline_s=self.context.settings.retry_timeout_s)
-
-    def _written(self) -> list[TableSchema]:
-        return [
-            self.context.sink_schema(table.schema)
-            for name, table in self.context.state.tables.items()
-            if name not in self.context.state.awaiting_resync
-        ]
 
     def _plan_table(self, connection: Connection[Any], name: TableName, table: TableState) -> None:
         chunks: list[Chunk] = []
@@ -151,11 +141,8 @@ class SnapshotRunner:
     def _check_empty(self, table: TableState) -> None:
         """Refuse a non-empty target whose engine sums rows: existing rows would be counted with the source's."""
         schema = self.context.sink_schema(table.schema)
-        if (
-            not table.snapshot
-            and self._requirements(table).emptied
-            and retrying(functools.partial(self.context.targets.holds_rows, schema))
-        ):
+        targets = self.context.targets
+        if not table.snapshot and self._requirements(table).emptied and retrying(lambda: targets.holds_rows(schema)):
             raise DefiniteError(
                 f"the target of {schema.name} holds rows already, and its engine adds rows up: they would be counted with the source's",
                 place=f"table {schema.name}",
@@ -225,9 +212,8 @@ class SnapshotRunner:
         """Return the tables whose schemas differ from the state."""
         with closing(retrying(lambda: connect(self.address))) as connection:
             found = {schema.name: schema for schema in capture_schemas(connection, self.address, names.__contains__)}
-        return {
-            name for name in names if name not in self.context.state.tables or found.get(name) != self.context.state.tables[name].schema
-        }
+        tables = self.context.state.tables
+        return {name for name in names if name not in tables or found.get(name) != tables[name].schema}
 
     def _postpone(self, names: set[TableName], error: DefiniteError, pause: Pause) -> None:
         with pause():
@@ -283,7 +269,7 @@ class SnapshotRunner:
             total += sum(rows.values())
             self.context.view.filtered(filtered_rows(report.written))
             span = report.result_of(ReadSpan)
-            self._commit_snapshot(span.position)
+            self.context.targets.commit_batch(BatchCommit(str(span.position), span.position.version, snapshot=True))
             for chunk in split.chunks:
                 # Chunks that were read together have one row count.
                 read = chunk, rows.pop(str(chunk.name), 0), span
@@ -317,9 +303,6 @@ class SnapshotRunner:
             with pause(), self._abandoning(exact):
                 retrying(attempt, deadline_s=math.inf, attempts=_ATTEMPTS)
         self.context.view.snapshot_ends(total, time.monotonic() - started)
-
-    def _commit_snapshot(self, taken: BinlogPosition) -> None:
-        self.context.targets.commit_batch(BatchCommit(str(taken), taken.version, snapshot=True))
 
     @contextmanager
     def _abandoning(self, exact: Set[TableName]) -> Iterator[None]:
@@ -435,13 +418,10 @@ class SnapshotRunner:
     def _save_exact_positions(self, read: Mapping[TableName, dict[str, Any]], pause: Pause) -> None:
         """Save the positions at which tables were read, so that the stream skips their earlier changes."""
         with pause():
-            noted = {
-                name: position
-                for name, position in read.items()
-                if name in self.context.state.tables and not self._sends_earlier_changes(name)
-            }
+            tables = self.context.state.tables
+            noted = {name: position for name, position in read.items() if name in tables and not self._sends_earlier_changes(name)}
             for name, position in noted.items():
-                self.context.state.tables[name].rows_from = position
+                tables[name].rows_from = position
             if noted:
                 self.context.directory.save(self.context.state)
             for name, position in noted.items():

@@ -1,6 +1,11 @@
 """Starts a run: loads or creates the state and checks it before anything is created or written.
 
 Invariant: the schema of a table in the state is the schema at the position that is stored with it.
+
+A pipe resumes in the same server's log, or, by GTID and under a new epoch, in a log with the same history. `state.epoch`, `state.start` and
+`state.identity` change in one write, before anything is read from the new server. Spark offsets of an older epoch then mean "the start of
+this one" (see `MySQLPlanner`). `state.uncheckpointed_gtids` holds the transactions whose rows may be in the sink beyond Spark's checkpoint:
+those read by snapshots, and those of batches that a failover left open.
 """
 
 from __future__ import annotations
@@ -15,43 +20,84 @@ from typing import Any
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
-from headrace.model.cascade_mode import CascadeMode
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
+from headrace.model.setting_values import CascadeMode
 from headrace.model.table_selection import Selection
-from headrace.pipes.lifecycle.column_settings import store_column_settings
-from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
+from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver, store_column_settings
 from headrace.pipes.lifecycle.sink_tables import SinkTables
-from headrace.pipes.lifecycle.unmatched_tables import check_unmatched
-from headrace.pipes.mysql.failover import begin_new_log, committed_position, resume_on_server, rewind_history, written_position
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.state.resync_requests import pending_requests, request_resync
-from headrace.pipes.state.sink_record import SinkRecord, warn_of_old_state
-from headrace.pipes.state.stored_settings import settings_in, store_settings, warn_of_unmatched
+from headrace.pipes.state.stored_progress import SinkRecord, warn_of_old_state
+from headrace.pipes.state.stored_settings import check_unmatched, settings_in, store_settings, warn_of_unmatched
 from headrace.retry import retrying
-from headrace.runtime.checkpoint import committed_offset
+from headrace.runtime.checkpoint import committed_offset, planned_offset
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.registry import is_same_sink
 from headrace.sources.base import Offset
+from headrace.sources.mysql.binlog.log_comparison import LogPurged, LogReplaced
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.preflight.prepared_xa import check_no_prepared
-from headrace.sources.mysql.preflight.required import ServerIdentity, check_database, check_tables
-from headrace.sources.mysql.schema.catalog_capture import capture_catalog, describe_around, visible_position
-from headrace.sources.mysql.schema.information_schema import capture_schemas
+from headrace.sources.mysql.failover import check_same_log, continue_on, joined
+from headrace.sources.mysql.preflight.required import ServerIdentity, check_database, check_no_prepared, check_tables
+from headrace.sources.mysql.schema.information_schema import capture_catalog, capture_schemas, describe_around, visible_position
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
-from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.connection import READ_AGAIN, MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import log_end
-from headrace.sources.mysql.start_position import complete_gtid, identify_start, resolve_start
-from headrace.transforms.name_checks import find_name_conflicts
+from headrace.sources.mysql.start_position import complete_gtid, identify_start, read_server_gtids, resolve_start
+from headrace.transforms.transform_plan import find_name_conflicts
 
 log = logging.getLogger("headrace")
 
 
+def committed_position(directory: StateDirectory, state: PipeState) -> BinlogPosition:
+    """Return the committed position in the current log."""
+    start = BinlogPosition.from_json(state.start)
+    committed = committed_offset(directory.checkpoint)
+    return max(start, BinlogPosition.from_json(committed)) if committed is not None else start
+
+
+def written_position(directory: StateDirectory, state: PipeState) -> BinlogPosition:
+    """Return the position up to which rows may have been written: a planned batch may have been written in part."""
+    committed, planned = committed_position(directory, state), _planned(directory)
+    return max(committed, planned) if planned is not None and planned.epoch == state.epoch else committed
+
+
+def _planned(directory: StateDirectory) -> BinlogPosition | None:
+    """The end of the last planned batch, committed or not."""
+    planned = planned_offset(directory.checkpoint)
+    return None if planned is None else BinlogPosition.from_json(planned)
+
+
+def rewind_history(history: SchemaHistory, directory: StateDirectory, state: PipeState) -> None:
+    """Restart the schema history at the start of this log, with the schemas of the last commit on the former server.
+
+    Statements of an uncommitted batch come again from this server at other positions. This runs at every start until a batch of this epoch
+    is committed, so a crash in between is harmless.
+    """
+    committed = committed_offset(directory.checkpoint)
+    left = BinlogPosition.from_json(committed) if committed is not None else BinlogPosition(".0", 0)
+    if left.epoch < state.epoch:
+        history.begin(history.as_of(left), BinlogPosition.from_json(state.start))
+
+
+def clear_snapshot_gtids(directory: StateDirectory, state: PipeState) -> None:
+    """Forget the snapshots' transactions: until the new snapshot ends, it is unknown which transactions its rows include."""
+    if state.uncheckpointed_gtids:
+        state.uncheckpointed_gtids = ""
+        directory.save(state)
+
+
+def store_snapshot_gtids(connection: Connection[Any], address: MySQLAddress, directory: StateDirectory, state: PipeState) -> None:
+    """Store the server's executed GTIDs after all snapshots have ended: their rows include no later transaction."""
+    gtids = read_server_gtids(connection, address)
+    if gtids is not None and not state.uncheckpointed_gtids:
+        state.uncheckpointed_gtids = gtids.latest
+        directory.save(state)
+
+
 @dataclass(frozen=True, slots=True)
 class StartedPipe:
-    """The result of a startup."""
-
     state: PipeState
     history: SchemaHistory
     target: BinlogPosition
@@ -63,8 +109,6 @@ class StartedPipe:
 
 @dataclass(frozen=True, slots=True)
 class PipeStartup:
-    """Checks one pipe's state and source on one connection."""
-
     connection: Connection[Any]
     address: MySQLAddress
     directory: StateDirectory
@@ -106,13 +150,70 @@ class PipeStartup:
         return StartedPipe(state, history, log_end(self.connection, self.address, state.epoch), new, server.logs_cascades)
 
     def _resume_log(self, state: PipeState, server: ServerIdentity) -> SchemaCatalog | None:
-        """Resume in the server's log, or start in its new log if a resync request asks for that."""
+        """Resume in the server's log, by GTID if it is another log, or start in its new log if a resync request asks for that."""
         if any(request.new_log for request in pending_requests(self.directory)):
-            wanted = functools.partial(state.is_selected, self.settings.selection)
-            return begin_new_log(self.connection, self.address, state, server, wanted)
-        rows_copied = any(snapshot.done for snapshot in SnapshotLog(self.directory).tables.values())
-        resume_on_server(self.connection, self.address, self.directory, state, server, rows_copied=rows_copied)
+            return self._begin_new_log(state, server)
+        has_snapshot_rows = any(snapshot.done for snapshot in SnapshotLog(self.directory).tables.values())
+        position, planned = committed_position(self.directory, state), _planned(self.directory)
+        first_error: DefiniteError | None = None
+        if state.identity == server.identity:
+            try:
+                check_same_log(self.connection, self.address, position)
+                if planned is not None and planned.epoch == state.epoch and planned.identity is not None:
+                    check_same_log(self.connection, self.address, planned)
+                return None
+            except DefiniteError as error:
+                first_error = error
+        try:
+            if has_snapshot_rows and not state.uncheckpointed_gtids:
+                raise DefiniteError(
+                    "this is another source server, and the snapshot of the former one was not complete",
+                    place=str(self.address),
+                    hint=f"go back to the former server, or {READ_AGAIN}",
+                )
+            self._resume_by_gtid(state, server, position, planned, first_error)
+        except DefiniteError as error:
+            if first_error is None or (isinstance(error, LogReplaced) and isinstance(first_error, LogPurged)):
+                raise
+            # GTIDs do not help, so the first error is the cause.
+            raise first_error from error
         return None
+
+    def _resume_by_gtid(
+        self,
+        state: PipeState,
+        server: ServerIdentity,
+        position: BinlogPosition,
+        planned: BinlogPosition | None,
+        first_error: DefiniteError | None,
+    ) -> None:
+        touched: list[BinlogPosition | str] = [state.uncheckpointed_gtids]
+        if planned is not None and planned != position:
+            touched.append(planned)
+        # A purged file is no evidence of another log; any other error is.
+        evidence = None if isinstance(first_error, LogPurged) else first_error
+        start = continue_on(self.connection, self.address, position, touched, unless_found=evidence)
+        state.source, state.identity = str(self.address), server.identity
+        state.start, state.epoch = start.to_json(), start.epoch
+        open_batch = "" if planned is None else planned.gtid
+        state.uncheckpointed_gtids = joined(state.uncheckpointed_gtids, open_batch, mariadb=server.mariadb)
+        self.directory.save(state)
+        log.warning("going on by GTID on %s with %s, epoch %d, from %s", self.address, position.gtid, start.epoch, start)
+
+    def _begin_new_log(self, state: PipeState, server: ServerIdentity) -> SchemaCatalog:
+        """Start the state at the end of the server's current log, under a new epoch, and return the catalog there.
+
+        Positions of the former log no longer count, and every table must be read again. The resync request stays until all tables are
+        saved, so a crash before that only leads to another epoch.
+        """
+        check_no_prepared(self.connection, self.address)
+        wanted = functools.partial(state.is_selected, self.settings.selection)
+        found, start = capture_catalog(self.connection, self.address, wanted, state.epoch + 1)
+        start = identify_start(self.address, complete_gtid(self.connection, self.address, start), mariadb=server.mariadb)
+        state.source, state.identity, state.epoch, state.start = str(self.address), server.identity, start.epoch, start.to_json()
+        state.uncheckpointed_gtids, state.schemas_captured_at, state.dropped_tables = "", None, {}
+        log.warning("reading every table again from %s, epoch %d, from %s", self.address, start.epoch, start)
+        return found
 
     def _check_transforms(self, state: PipeState, *, is_new: bool) -> None:
         """Halt at names that are probably misspelt in a new pipe. Later they are only logged: a statement may have dropped the column."""
@@ -122,15 +223,8 @@ class PipeStartup:
             log.warning("%s (%s): %s", misfit.message, misfit.place, misfit.hint)
 
     def _new_state(self, server: ServerIdentity) -> PipeState:
-        return PipeState(
-            str(self.address),
-            server.identity,
-            self.sink_name,
-            self.settings.selection.to_json(),
-            {},
-            0,
-            self.settings.stored_options,
-        )
+        selection = self.settings.selection.to_json()
+        return PipeState(str(self.address), server.identity, self.sink_name, selection, {}, 0, self.settings.stored_options)
 
     def _begin(self, state: PipeState, history: SchemaHistory, server: ServerIdentity) -> None:
         everything, start = capture_catalog(self.connection, self.address, self.settings.selection, epoch=0)
@@ -220,9 +314,7 @@ def capture_tables(
 ) -> tuple[list[TableSchema], BinlogPosition]:
     """Return the schemas of the wanted tables with a position; rows that are read from now on include every change before it."""
     return describe_around(
-        lambda: capture_schemas(connection, address, wanted),
-        lambda: visible_position(connection, address, epoch),
-        address,
+        lambda: capture_schemas(connection, address, wanted), lambda: visible_position(connection, address, epoch), address
     )
 
 

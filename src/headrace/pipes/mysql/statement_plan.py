@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.model.schema_change import (
-    SchemaCatalog,
-)
+from headrace.model.schema_change import SchemaCatalog
 from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.schema_change_intents import Intent, IntentExecutor
-from headrace.pipes.state.pipe_state import TableState
+from headrace.pipes.lifecycle.sink_tables import SinkTables
+from headrace.pipes.state.pipe_state import PipeState, TableState
 from headrace.pipes.state.resync_requests import pending_requests
 from headrace.retry import retrying
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
@@ -32,8 +32,6 @@ APPLIED, IGNORED, KEPT, READ_AGAIN = "applied", "ignored", "kept", "read again"
 
 @dataclass(slots=True)
 class StatementPlan:
-    """Collects what one statement leads to."""
-
     outcome: DdlOutcome
     after: SchemaCatalog
     """All tables after the statement."""
@@ -50,6 +48,14 @@ class StatementPlan:
         self.intent = Intent(self.outcome.position)
 
     @property
+    def context(self) -> PipeContext[SinkTables]:
+        return self.executor.context
+
+    @property
+    def state(self) -> PipeState:
+        return self.executor.context.state
+
+    @property
     def version(self) -> int:
         return self.outcome.position.version
 
@@ -59,12 +65,12 @@ class StatementPlan:
         return f"{file_number(position.file):06d}_{position.offset}"
 
     def known_table(self, name: TableName) -> TableState | None:
-        return self.executor.context.state.tables.get(name) if self.executor.is_after_capture(name, self.outcome.position) else None
+        return self.state.tables.get(name) if self.executor.is_after_capture(name, self.outcome.position) else None
 
     def is_loaded(self, name: TableName) -> bool:
         """Whether the target holds the table's rows: no snapshot is pending and none is awaited."""
         snapshot = self.executor.snapshots.tables.get(str(name))
-        return name not in self.executor.context.state.awaiting_resync and not (snapshot is not None and snapshot.pending)
+        return name not in self.state.awaiting_resync and not (snapshot is not None and snapshot.pending)
 
     def was_loaded_before(self, name: TableName) -> bool:
         """Whether all rows of the table's snapshot were read before the statement."""
@@ -77,10 +83,7 @@ class StatementPlan:
 
     def awaits_resync(self, name: TableName) -> bool:
         """Whether a resync request under the table's old name is pending (append-only sinks)."""
-        executor = self.executor
-        return executor.context.targets.append_only and any(
-            Selection(one.tables)(name) for one in pending_requests(executor.context.directory)
-        )
+        return self.context.targets.append_only and any(Selection(one.tables)(name) for one in pending_requests(self.context.directory))
 
     def plan_in_sink(self, plan: Callable[[SchemaApplier], DdlPlan]) -> DdlPlan:
         """Plan in the sink, with retries while it is unavailable."""
@@ -103,7 +106,7 @@ class StatementPlan:
         try:
             yield
         except DefiniteError as error:
-            again = f"headrace resync {name} --state {self.executor.context.directory.path}"
+            again = f"headrace resync {name} --state {self.context.directory.path}"
             hint = f"{error.hint}; change the settings, have the table read again by them ({again}), then start again"
             place = f"{error.place}, at {self.outcome.position}: {self.outcome.query.statement}"
             raise DefiniteError(error.message, place=place, hint=hint) from error
@@ -113,7 +116,7 @@ class StatementPlan:
         if policy is Policy.HALT:
             hint = f"start again with --schema-changes {kind}=apply to have it done"
             if self.executor.request_resync is not None and name in self.after.tables:
-                hint += f"; or to read the table again as it is now: headrace resync {name} --state {self.executor.context.directory.path}"
+                hint += f"; or to read the table again as it is now: headrace resync {name} --state {self.context.directory.path}"
             raise DefiniteError(
                 f"table {name} was changed, and {kind} is set to halt: {self.outcome.query.statement}",
                 place=str(self.outcome.position),
@@ -126,10 +129,10 @@ class StatementPlan:
         self.record(name, kinds, found, outcome)
 
     def resync(self, name: TableName, why: str, kinds: Iterable[ChangeKind] = (), found: DdlPlan | None = None) -> None:
-        waiting = self.executor.context.state.awaiting_resync | self.intent.resyncs | self.intent.concurrent_resyncs
+        waiting = self.state.awaiting_resync | self.intent.resyncs | self.intent.concurrent_resyncs
         if name in waiting or not self.executor.is_after_capture(name, self.outcome.position):
             return
-        if self.executor.context.targets.append_only and name in self.after.tables:
+        if self.context.targets.append_only and name in self.after.tables:
             self._resync_alongside(name)
         else:
             self.intent.resyncs.add(name)
@@ -138,11 +141,11 @@ class StatementPlan:
     def _resync_alongside(self, name: TableName) -> None:
         """Read the table's rows again alongside its changes, none of which is skipped (append-only sinks)."""
         if name not in self.intent.tables:
-            here, known = self.outcome.position.to_json(), self.executor.context.state.tables.get(name)
+            here, known = self.outcome.position.to_json(), self.state.tables.get(name)
             number = known.snapshot if known is not None else self.executor.snapshots.next_number(name)
             # Columns that are hidden stay hidden under the new name.
             former = self.outcome.moved.get(name, name)
-            table = self.altered.get(former) or self.executor.context.state.tables.get(former)
+            table = self.altered.get(former) or self.state.tables.get(former)
             self.intent.tables[name] = TableState(self.after.tables[name], here, here, number, table.hidden if table is not None else ())
         self.intent.prepared.add(name)
         self.intent.dropped_tables.discard(name)
@@ -152,9 +155,7 @@ class StatementPlan:
         position, statement, translation = str(self.outcome.position), self.outcome.query.statement, "\n".join(found.statements)
         kind = ", ".join(kinds) or _OTHER
         self.intent.entries = [entry for entry in self.intent.entries if entry.source_table != str(name)] + [
-            LedgerEntry(
-                self.executor.context.settings.pipe_name, self.version, position, str(name), kind, statement, translation, outcome, detail
-            )
+            LedgerEntry(self.context.settings.pipe_name, self.version, position, str(name), kind, statement, translation, outcome, detail)
         ]
         self.notes.append(f"{name} {_WORDS[outcome]}")
 
@@ -169,9 +170,4 @@ class StatementPlan:
             )
 
 
-_WORDS = {
-    APPLIED: "follows",
-    IGNORED: "stays as it is in the sink",
-    KEPT: "is kept in the sink",
-    READ_AGAIN: "will be read again",
-}
+_WORDS = {APPLIED: "follows", IGNORED: "stays as it is in the sink", KEPT: "is kept in the sink", READ_AGAIN: "will be read again"}

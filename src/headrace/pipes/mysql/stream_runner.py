@@ -7,20 +7,21 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Any, assert_never
 
 from headrace.errors import DefiniteError
 from headrace.model.cascades import CascadePlan
+from headrace.model.packed_mapping import PackedMapping
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.lifecycle.context import PipeContext
-from headrace.pipes.lifecycle.lag import Pending
 from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
-from headrace.pipes.lifecycle.sink_schema import hidden_in, read_as, transformer_for
+from headrace.pipes.lifecycle.progress_view import Pending
+from headrace.pipes.lifecycle.sink_schema import hidden_in, transformer_for
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.pipes.mysql.cascade_runner import CascadeRunner
-from headrace.pipes.mysql.failover import committed_position, written_position
 from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
+from headrace.pipes.mysql.startup import committed_position, written_position
 from headrace.pipes.state.event_skips import EventSkips
 from headrace.retry import current_wait, retrying
 from headrace.runtime.interface import LOOP_S, BatchStream, RuntimeSession
@@ -31,8 +32,8 @@ from headrace.sources.base import Source
 from headrace.sources.mysql.binlog.commit_times import BacklogFile, log_place
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments.segment_reader import TableReadPlan, skip_tables
 from headrace.sources.mysql.segments.skipped_events import is_passed, statement_place
-from headrace.sources.mysql.segments.table_read_plan import TableReadPlan, skip_tables
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.split_reader import MySQLReader, SegmentRead
@@ -41,8 +42,6 @@ from headrace.sources.splits import StatementSplit
 
 @dataclass(slots=True)
 class StreamRunner:
-    """Runs the stream of one pipe and knows its position."""
-
     address: MySQLAddress | None
     """The server that snapshots are read from; None for binlog files."""
     context: PipeContext[SinkTables]
@@ -56,6 +55,10 @@ class StreamRunner:
     """The position up to which an earlier run may have written."""
     waited: frozenset[TableName] = frozenset()
     """Tables that awaited a resync when the view last got the list of tables."""
+    _positions: dict[TableName, tuple[Mapping[str, Any], BinlogPosition]] = field(default_factory=dict, init=False)
+    """The parsed positions at which tables were captured."""
+    _last_task: tuple[tuple[object, ...], Task] | None = field(default=None, init=False)
+    """The task of the last batch, and what it was made from."""
     backlog: BacklogFile = field(init=False)
     """What the relay has received."""
 
@@ -93,15 +96,10 @@ class StreamRunner:
             self.backlog.path.unlink(missing_ok=True)
         self.context.view.note(f"stopped at {self.reached}")
 
-    @property
-    def written_tables(self) -> list[TableSchema]:
-        """The sink's schemas of the pipe's tables, without tables that await a resync: their targets may not exist."""
-        tables = [table for name, table in self.context.state.tables.items() if name not in self.context.state.awaiting_resync]
-        return [self.context.sink_schema(table.schema) for table in tables]
-
     def snapshot_task(self, names: Collection[TableName]) -> Task:
         """Return a task that reads these tables with their current schemas. Other tables are left out: a pipe may have thousands."""
-        return self._task_for({name: table.schema for name, table in self.context.state.tables.items() if name in names})
+        schemas = {name: table.schema for name, table in self.context.state.tables.items() if name in names}
+        return self._task_for(schemas, reached=self.written)
 
     def _task(self) -> Task:
         """Return the task of the next batch. Tables have the schemas that they had where the last batch ended."""
@@ -111,7 +109,21 @@ class StreamRunner:
         schemas = {name: self._defined(name, defined) for name in self.context.state.tables}
         repeats = self.reached < self.planned
         cascades = self.cascades.begin(schemas, self.reached, is_committed=not repeats) if self.cascades is not None else None
-        return self._task_for(schemas, cascades, repeats=repeats)
+        made_from = self._inputs(schemas, cascades, repeats=repeats)
+        if self._last_task is None or self._last_task[0] != made_from:
+            self._last_task = made_from, self._task_for(schemas, cascades, repeats=repeats)
+        return self._last_task[1]
+
+    def _inputs(self, schemas: Mapping[TableName, TableSchema], cascades: CascadePlan | None, *, repeats: bool) -> tuple[object, ...]:
+        """Return everything that a task depends on. Equal inputs are nearly always identical objects, which compare fast."""
+        state, targets = self.context.state, self.context.targets
+        return (
+            tuple(schemas.items()),
+            tuple((table.rows_from, table.hidden) for table in state.tables.values()),
+            (frozenset(state.awaiting_resync), frozenset(state.ignored), dict(state.dropped_tables)),
+            (tuple(state.selection["added"]), state.epoch, self.skips.pending),
+            (cascades, targets.sink, targets.applies_cascades, targets.cascade_parents, repeats),
+        )
 
     def settle_cascades(self) -> None:
         """Apply the kept changes of parents to rows that were read since. If a batch is to be repeated, that follows the batch."""
@@ -134,11 +146,23 @@ class StreamRunner:
 
     def _defined(self, name: TableName, defined: SchemaCatalog) -> TableSchema:
         table = self.context.state.tables[name]
-        looked_at_later = BinlogPosition.from_json(table.captured_at) > self.reached
-        return table.schema if looked_at_later or name not in defined.tables else defined.tables[name]
+        known = self._positions.get(name)
+        if known is None or known[0] is not table.captured_at:
+            known = self._positions[name] = table.captured_at, BinlogPosition.from_json(table.captured_at)
+        return table.schema if known[1] > self.reached or name not in defined.tables else defined.tables[name]
 
-    def _task_for(self, schemas: dict[TableName, TableSchema], cascades: CascadePlan | None = None, *, repeats: bool = False) -> Task:
-        """Return a task that reads these tables. `repeats`: an earlier run may have written some of its blocks."""
+    def _task_for(
+        self,
+        schemas: dict[TableName, TableSchema],
+        cascades: CascadePlan | None = None,
+        *,
+        repeats: bool = False,
+        reached: BinlogPosition | None = None,
+    ) -> Task:
+        """Return a task that reads these tables. `repeats`: an earlier run may have written some of its blocks.
+
+        `reached`: the position up to which the stream may have written, for a task that reads a snapshot.
+        """
         logged = cascades.logged if cascades is not None else {}
         state = self.context.state
         # Nothing is read for waiting tables: their targets may not have their columns.
@@ -155,14 +179,14 @@ class StreamRunner:
         needs = self.context.targets.requirements(written)
         plans = {name: TableReadPlan(None, skip_before=start) for name, start in starts.items()}
         for name, need in needs.items():
-            schema, key = read_as(schemas[name], self.context.settings), transform_plans[name].moving(need.key_columns)
+            schema, key = schemas[name].with_zero_dates(self.context.settings.zero_dates), transform_plans[name].moving(need.key_columns)
             if key:
                 # Without a key every update comes with its before image.
                 key = tuple(dict.fromkeys((*key, *logged.get(name, ()))))
             plans[name] = TableReadPlan(schema, key, starts.get(name), ordered=need.ordered, exact=need.exact)
         reader = MySQLReader(
             self.address,
-            skip_tables(plans, state.awaiting_resync | state.ignored | lost),
+            PackedMapping(skip_tables(plans, state.awaiting_resync | state.ignored | lost)),
             self.context.selection,
             ReadOptions(
                 zero_dates=self.context.settings.zero_dates,
@@ -171,7 +195,7 @@ class StreamRunner:
                 projection=state.projection(self.context.settings.projection),
             ),
             state.epoch,
-            self.written,
+            reached,
             self.skips.pending,
         )
         retry = functools.partial(retrying, deadline_s=self.context.settings.retry_timeout_s)
@@ -208,7 +232,7 @@ class StreamRunner:
         # A resync recreates a target without a statement.
         if statements or self.waited != self.context.state.awaiting_resync:
             self.waited = frozenset(self.context.state.awaiting_resync)
-            self.context.view.tables(targets_of(self.context.targets, self.written_tables))
+            self.context.view.tables(targets_of(self.context.targets, self.context.written_tables))
         if ends:
             self.reached = max(ends)
             self.context.view.pending(self.pending())

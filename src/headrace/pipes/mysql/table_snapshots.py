@@ -20,8 +20,6 @@ from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshots:
-    """Compares one pipe's snapshot log with its state."""
-
     context: PipeContext[SinkTables]
     log: SnapshotLog
 
@@ -46,7 +44,6 @@ class TableSnapshots:
         return {name: BinlogPosition.from_json(one.stale_before).version for name, one in self.current() if one.stale_before is not None}
 
     def current(self) -> list[tuple[TableName, TableSnapshot]]:
-        """The current snapshots of replicated tables."""
         return [(name, snapshot) for name in list(self.context.state.tables) if (snapshot := self.of(name)) is not None]
 
     def of(self, name: TableName) -> TableSnapshot | None:
@@ -59,5 +56,4 @@ class TableSnapshots:
         return [(name, snapshot) for name, snapshot in self.current() if name not in self.context.state.awaiting_resync]
 
     def pending(self) -> list[Chunk]:
-        """The chunks that are still to be read."""
         return [Chunk.from_json(raw) for _, snapshot in self.readable() for raw in snapshot.pending]

@@ -2,38 +2,81 @@
 
 Invariant: a batch is a window of each table's log. Spark's log holds its bounds before it is read, so a repeated batch reads the same
 windows, and rows that are written twice merge to the same.
+
+`headrace resync` empties a target and reads its table again, alongside the log. The stream is paused while the target is emptied. What it
+has read of the log by then is in the base table, which is read at a later time. The request is removed last, so a crash repeats all of it.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.cql.address import CqlAddress
 from headrace.errors import DefiniteError
-from headrace.model.schema import TableName
+from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.context import PipeContext
-from headrace.pipes.lifecycle.lag import Pending
 from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
+from headrace.pipes.lifecycle.progress_view import Pending
 from headrace.pipes.scylla.late_rows import LateRowWatch
 from headrace.pipes.scylla.pipe_notes import ScyllaPipeNotes
-from headrace.pipes.scylla.resync_runner import ScyllaResyncRunner
 from headrace.pipes.scylla.schema_follower import ScyllaSchemaFollower
 from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.pipes.scylla.snapshot_runner import ScyllaSnapshotRunner
 from headrace.pipes.state.event_skips import EventSkips
+from headrace.pipes.state.resync_requests import ResyncRequest, pending_requests
 from headrace.retry import retrying
 from headrace.runtime.checkpoint import committed_offset, offset_of
 from headrace.runtime.interface import RunTask
 from headrace.runtime.reports import Report, finished_splits
 from headrace.runtime.tasks import Task
+from headrace.sources.scylla.batch_assembler import is_passed
 from headrace.sources.scylla.position import LogPosition
-from headrace.sources.scylla.skipped_batches import is_passed
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
-from headrace.sources.scylla.window_feedback import write_feedback
+from headrace.sources.scylla.window_planner import write_feedback
 from headrace.sources.scylla.window_reader import LogReader, TableLog, WindowsRead
+
+
+@dataclass(frozen=True, slots=True)
+class ScyllaResyncRunner:
+    """Handles resync requests one at a time."""
+
+    batches: LogBatchRunner
+
+    @property
+    def is_idle(self) -> bool:
+        return not any(pending_requests(self.batches.context.directory))
+
+    def poll(self, pause: Callable[[], AbstractContextManager[object]]) -> None:
+        """Handle the next request, unless a snapshot is running. `pause` keeps the stream from starting a batch."""
+        request = None if self.batches.snapshots.is_busy else next(pending_requests(self.batches.context.directory), None)
+        if request is not None:
+            with pause():
+                self._take(request)
+
+    def _take(self, request: ResyncRequest) -> None:
+        batches, view, requested = self.batches, self.batches.context.view, Selection(request.tables)
+        found = [note for name, note in batches.notes.tables.items() if requested(name)]
+        for note in found:
+            name = note.table.name
+            batches.late.renew(name)
+            note.snapshot += 1
+            batches.notes.save()
+            batches.snapshots.begin(note.table, batches.reached.places.get(name, note.start.place).time)
+            store = batches.context.targets.sink.table_store()
+            if store is not None:
+                retrying(functools.partial(store.clear, note.table))
+                view.note(f"{name} is emptied and copied again")
+            else:
+                view.note(f"{name} is copied again; rows that are gone at the source stay")
+        if not found:
+            view.note(f"nothing to copy again: the pipe has no table {requested}")
+        request.forget()
+
 
 _MAX_ROUNDS: Final = 5
 """How often a batch is read again because tables were altered while it was read."""
@@ -107,11 +150,7 @@ class LogBatchRunner:
 
     @property
     def resyncs(self) -> ScyllaResyncRunner:
-        return ScyllaResyncRunner(self.context, self.notes, self.snapshots, self.late, self._read_up_to)
-
-    def _read_up_to(self, name: TableName) -> int:
-        place = self.reached.places.get(name)
-        return self.notes.tables[name].start.place.time if place is None else place.time
+        return ScyllaResyncRunner(self)
 
     def task(self) -> Task:
         """Return a task that reads the tables with their current schemas."""

@@ -8,10 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from headrace.cql.address import PASSWORD_VARIABLES, parse_cql_url
-from headrace.errors import DefiniteError
-from headrace.pipes.source_connector import SourceConnector
-from headrace.pipes.spec import BuiltPipe, PipeSpec
-from headrace.settings.pipe_keys import SnapshotMode
+from headrace.pipes.spec import BuiltPipe, PipeSpec, SourceConnector
 from headrace.sources.preflight import Finding
 
 if TYPE_CHECKING:
@@ -33,16 +30,12 @@ def _open(spec: PipeSpec, view: ProgressView, runtime: Runtime | None, host: str
 
 def _check(spec: PipeSpec) -> None:
     from headrace.pipes.scylla.settings_check import check_chosen, check_transforms
-    from headrace.pipes.scylla.start_position import parse_start
+    from headrace.pipes.scylla.start_position import check_start
 
     check_chosen(spec.settings, spec.chosen)
     check_transforms(spec.sink, spec.chosen)
     spec.chosen.scylla.check()
-    if spec.settings.snapshot is SnapshotMode.CONSISTENT:
-        raise DefiniteError(
-            "a cluster has no moment at which all tables could be read", place="snapshot", hint='leave it out, or write snapshot = "none"'
-        )
-    parse_start(spec.settings.start_at)
+    check_start(spec.settings)
 
 
 def _preflight(spec: PipeSpec) -> Sequence[Finding]:

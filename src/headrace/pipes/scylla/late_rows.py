@@ -11,15 +11,15 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.cql.log_positions import BatchPosition
+from headrace.cql.blocks import BatchPosition
 from headrace.model.schema import TableName
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.scylla.pipe_notes import LateNote, ScyllaPipeNotes, TableNote
 from headrace.pipes.state.resync_requests import resync_command
 from headrace.retry import retrying
 from headrace.sinks.cdc_log_sink import LateBatch, LateRowStore
-from headrace.sources.scylla.generations import StreamCatalog
-from headrace.sources.scylla.position import AUDIT, LogPosition, StreamPosition
+from headrace.sources.scylla.generations import ServerCatalog
+from headrace.sources.scylla.position import AUDIT, LogPosition
 from headrace.sources.scylla.read_times import ReadTimes, places_of, read_ages
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.window_reader import LateRows, WindowsRead
@@ -36,7 +36,7 @@ class LateRowWatch:
 
     notes: ScyllaPipeNotes
     choices: ScyllaOptions
-    catalog: StreamCatalog
+    catalog: ServerCatalog
     view: ProgressView
     pipe: str
     errors: LateRowStore | None
@@ -64,7 +64,7 @@ class LateRowWatch:
         now, changed = self.catalog.now(), False
         for name, note in self.notes.tables.items():
             ages = read_ages(self.choices, note.start.ttl)
-            if note.read_times.record_reads(ages, *self._places(name, before, after), now):
+            if note.read_times.record_reads(ages, *places_of(name, note.start, self.choices, before, after), now):
                 note.read_times.drop_expired(note.start.ttl, now)
                 changed = True
             audit = after.rereads.get((name, AUDIT))
@@ -82,7 +82,7 @@ class LateRowWatch:
             for (name, read_number), places in result.borderline.items():
                 if places:
                     note = self.notes.tables[name]
-                    note.read_times.remember(read_number, places, *self._places(name, before, after))
+                    note.read_times.remember(read_number, places, *places_of(name, note.start, self.choices, before, after))
                     note.read_times.drop_expired(note.start.ttl, self.catalog.now())
                     changed = True
             for name, found in result.late.items():
@@ -94,10 +94,6 @@ class LateRowWatch:
             self.notes.save()
             self._tell()
 
-    def _places(self, name: TableName, before: LogPosition, after: LogPosition) -> tuple[list[StreamPosition], list[StreamPosition]]:
-        start = self.notes.tables[name].start
-        return places_of(name, len(read_ages(self.choices, start.ttl)), start.place, before, after)
-
     def renew(self, name: TableName) -> None:
         """Reset a table that is about to be read again: all that was written up to now will be in the sink."""
         note = self.notes.tables[name]
@@ -105,8 +101,7 @@ class LateRowWatch:
         note.read_times.reset(self.catalog.now(), known)
         note.late = LateNote()
         self.notes.save()
-        if self.errors is not None:
-            errors = self.errors
+        if (errors := self.errors) is not None:
             retrying(lambda: errors.resolve(self.pipe, str(name), copied=True))
         self._tell()
 
@@ -130,8 +125,7 @@ class LateRowWatch:
             first,
             resync_command([name], str(self.notes.directory.path)),
         )
-        if self.errors is not None:
-            errors = self.errors
+        if (errors := self.errors) is not None:
             batches = [LateBatch(str(name), place, rows, _micros(place), written * 1_000_000) for place, (rows, written) in kept.items()]
             retrying(lambda: errors.store(self.pipe, batches))
         return True

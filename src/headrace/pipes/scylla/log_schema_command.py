@@ -52,8 +52,7 @@ def _all_of(session: CqlSession, keyspace: str) -> list[TableName]:
 
 def _name(text: str, keyspace: str) -> TableName:
     cursor = CqlCursor(text)
-    first = cursor.name()
-    found = TableName(first, cursor.name()) if cursor.skip_sign(".") else TableName(keyspace, first)
+    found = cursor.table_name(keyspace)
     cursor.end()
     if not found.database:
         raise DefiniteError(f"{text} is in no keyspace", hint=f"write --table keyspace.{text}")

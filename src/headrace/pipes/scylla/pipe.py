@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from headrace.cql.address import CqlAddress
-from headrace.cql.log_positions import BatchPosition
+from headrace.cql.blocks import BatchPosition
 from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
@@ -22,17 +22,15 @@ from headrace.pipes.lifecycle.context import PipeContext, SnapshotInterrupted
 from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.target_ownership import TargetOwnership
-from headrace.pipes.lifecycle.unmatched_tables import check_unmatched
 from headrace.pipes.scylla.batch_runner import LogBatchRunner
 from headrace.pipes.scylla.late_rows import LateRowWatch
 from headrace.pipes.scylla.pipe_notes import ScyllaPipeNotes, TableNote
 from headrace.pipes.scylla.schema_follower import ScyllaSchemaFollower
 from headrace.pipes.scylla.sink_factory import LogTarget
-from headrace.pipes.scylla.snapshot_progress import SnapshotProgress
-from headrace.pipes.scylla.snapshot_runner import ScyllaSnapshotRunner
-from headrace.pipes.scylla.start_position import StartPosition, parse_start
+from headrace.pipes.scylla.snapshot_runner import ScyllaSnapshotRunner, SnapshotProgress
+from headrace.pipes.scylla.start_position import StartPosition, check_start
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
-from headrace.pipes.state.stored_settings import settings_in, store_settings
+from headrace.pipes.state.stored_settings import check_unmatched, settings_in, store_settings
 from headrace.retry import current_wait, pause, retrying
 from headrace.runtime.interface import LOOP_S, Runtime, RuntimeSession, WorkerStartTimeout
 from headrace.settings.pipe_keys import SnapshotMode
@@ -40,11 +38,11 @@ from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.registry import is_same_sink
+from headrace.sources.scylla.generations import ServerCatalog
 from headrace.sources.scylla.log_tables import LoggedTable, check_tables_readable, missing_table_error, no_log, select_tables
 from headrace.sources.scylla.position import LogPosition, moment
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
-from headrace.sources.scylla.source import ScyllaSource
-from headrace.sources.scylla.stream_catalog import ServerCatalog
+from headrace.sources.scylla.window_planner import ScyllaSource
 
 log = logging.getLogger("headrace")
 
@@ -82,12 +80,12 @@ class ScyllaPipe(Pipe):
         return self._target.sink
 
     def _can_skip(self, event: str) -> bool:
-        """Whether the event is a batch of log rows; snapshot rows cannot be skipped."""
+        """Return whether the event is a batch of log rows; snapshot rows cannot be skipped."""
         return BatchPosition.parse(event) is not None
 
     def _run(self, directory: StateDirectory) -> None:
         self._choices.check()
-        self._check_settings()
+        check_start(self._settings)
         session = retrying(lambda: shared_session(self._address), deadline_s=self._settings.retry_timeout_s)
         catalog = ServerCatalog(session, self._choices)
         state = directory.load()
@@ -100,7 +98,7 @@ class ScyllaPipe(Pipe):
         self._owned = self._ownership(self._target.claims, directory, state)
         batches = self._batches(directory, session, state, catalog)
         self._read_sink_record(directory, LogPosition.from_json, batches.notes.tables, can_resync=True)
-        self._open_tables(session, catalog, batches, lambda: directory.save(state), is_new=is_new)
+        self._open_tables(batches, lambda: directory.save(state), is_new=is_new)
         batches.late.begin()
         batches.reporter.begin(batches.reached, is_new=is_new)
         self._begin(directory, state, f"replicating {len(batches.notes.tables)} tables from {self._address}")
@@ -108,9 +106,8 @@ class ScyllaPipe(Pipe):
         # `--once` ends when everything written before this time is in the sink.
         ends = {name: catalog.now() for name in batches.notes.tables} if self._settings.once else {}
         if ends:
-            self._view.note(
-                f"reading the log up to {moment(next(iter(ends.values())))}, which takes {self._choices.confidence:g} s of waiting"
-            )
+            until, wait_s = moment(next(iter(ends.values()))), self._choices.confidence
+            self._view.note(f"reading the log up to {until}, which takes {wait_s:g} s of waiting")
 
         def ended() -> bool:
             done = self._settings.once and batches.reached.covers(ends) and batches.snapshots.is_complete and batches.resyncs.is_idle
@@ -124,23 +121,16 @@ class ScyllaPipe(Pipe):
                 while not ended():
                     if not batches.notes.tables:
                         self._wait_for_tables(batches, ended)
-                        self._open_tables(session, catalog, batches)
+                        self._open_tables(batches)
                         continue
                     self._copy_first(spark, batches)
-                    self._stream_patiently(spark, directory, batches, ended)
+                    self._stream_patiently(spark, batches, ended)
                     if batches.follower.came and not ended():
-                        self._open_tables(session, catalog, batches)
+                        self._open_tables(batches)
             finally:
                 self._stop.set()
                 batches.snapshots.wait()
         self._view.note(f"stopped at {batches.reached}")
-
-    def _check_settings(self) -> None:
-        if self._settings.snapshot is SnapshotMode.CONSISTENT:
-            raise DefiniteError(
-                "a cluster has no moment at which all tables could be read", place="--snapshot", hint="leave it out, or say --snapshot none"
-            )
-        parse_start(self._settings.start_at)
 
     def _new_state(self, session: CqlSession) -> PipeState:
         options = {**self._settings.stored_options, _KIND: True}
@@ -149,11 +139,8 @@ class ScyllaPipe(Pipe):
     def _checked(self, state: PipeState, session: CqlSession) -> PipeState:
         place = str(self._settings.state)
         if not state.options.get(_KIND) or not is_same_sink(state.sink, self._sink_name) or state.identity != _cluster(session):
-            raise DefiniteError(
-                f"the state belongs to {state.source} and {state.sink}",
-                place=place,
-                hint="use a new state directory, or give the same ends",
-            )
+            hint = "use a new state directory, or give the same ends"
+            raise DefiniteError(f"the state belongs to {state.source} and {state.sink}", place=place, hint=hint)
         was = settings_in(state, place).scylla.kept
         if was is not self._choices.kept:
             raise DefiniteError(f"the tables were begun with kept = {was}", place=f"{place}, kept", hint="give it as it was")
@@ -170,20 +157,12 @@ class ScyllaPipe(Pipe):
         late = LateRowWatch(notes, self._choices, catalog, self._view, self._settings.pipe_name, self._target.sink.late_row_store())
         return LogBatchRunner(context, self._address, self._choices, notes, follower, snapshots, reporter, late)
 
-    def _open_tables(
-        self,
-        session: CqlSession,
-        catalog: ServerCatalog,
-        batches: LogBatchRunner,
-        on_prepared: Callable[[], None] = lambda: None,
-        *,
-        is_new: bool = False,
-    ) -> None:
+    def _open_tables(self, batches: LogBatchRunner, on_prepared: Callable[[], None] = lambda: None, *, is_new: bool = False) -> None:
         """Open the selected tables: known tables continue, new ones start, and the sink is prepared for all of them.
 
         `on_prepared` is called when the sink can hold all tables, and before anything is saved about them.
         """
-        notes = batches.notes
+        notes, session = batches.notes, batches.follower.session
         names = self._chosen(session, notes, is_new=is_new)
         for name in [name for name in notes.tables if name not in names]:
             self._view.note(f"table {name} is not chosen any more; what was read of it stays in the sink")
@@ -193,7 +172,7 @@ class ScyllaPipe(Pipe):
         known = [note.table for note in notes.tables.values()]
         retrying(lambda: self._prepare([*known, *(one.table for one in fresh.values())]))
         on_prepared()
-        self._begin_with(fresh, catalog, notes, batches.snapshots)
+        self._begin_with(fresh, batches)
         notes.save()
         batches.follower.follow(again=True)
         batches.follower.came.clear()
@@ -225,11 +204,10 @@ class ScyllaPipe(Pipe):
             log.warning("left out, because they have no CDC log: %s", ", ".join(map(str, chosen.unlogged)))
         return chosen.logged
 
-    def _begin_with(
-        self, fresh: Mapping[TableName, LoggedTable], catalog: ServerCatalog, notes: ScyllaPipeNotes, snapshots: ScyllaSnapshotRunner
-    ) -> None:
+    def _begin_with(self, fresh: Mapping[TableName, LoggedTable], batches: LogBatchRunner) -> None:
+        notes, snapshots = batches.notes, batches.snapshots
         where = self._settings.start_at or ("oldest" if self._settings.snapshot is SnapshotMode.NONE else "now")
-        beginning = StartPosition(catalog, self._choices, where, joins=bool(notes.tables))
+        beginning = StartPosition(batches.late.catalog, self._choices, where, joins=bool(notes.tables))
         copied = self._settings.snapshot is not SnapshotMode.NONE and not self._settings.start_at
         for name, found in fresh.items():
             start = beginning.of(found)
@@ -256,13 +234,11 @@ class ScyllaPipe(Pipe):
                 batches.follower.follow()
                 pause(_TABLES_S)
 
-    def _stream_patiently(
-        self, spark: RuntimeSession, directory: StateDirectory, batches: LogBatchRunner, ended: Callable[[], bool]
-    ) -> None:
+    def _stream_patiently(self, spark: RuntimeSession, batches: LogBatchRunner, ended: Callable[[], bool]) -> None:
         """Stream; start again a few times if Spark's processes did not start in time."""
         for attempt in range(_STARTS):
             try:
-                self._stream(spark, directory, batches, ended)
+                self._stream(spark, batches, ended)
                 return
             except WorkerStartTimeout as error:
                 if attempt == _STARTS - 1 or ended():
@@ -281,9 +257,9 @@ class ScyllaPipe(Pipe):
             except SnapshotInterrupted:
                 self._view.note("stopped during the first copy; run again to go on")
 
-    def _stream(self, spark: RuntimeSession, directory: StateDirectory, batches: LogBatchRunner, ended: Callable[[], bool]) -> None:
+    def _stream(self, spark: RuntimeSession, batches: LogBatchRunner, ended: Callable[[], bool]) -> None:
         batches.follower.outdated = False
-        slots = spark.task_slots
+        slots, directory = spark.task_slots, batches.context.directory
         source = ScyllaSource(self._address, batches.notes.starts, self._choices, slots, directory.path / "pace.json")
         stream = spark.stream_splits(source, directory.checkpoint, batches.run)
         try:

@@ -37,14 +37,14 @@ class LateNote:
 
 @dataclass(slots=True)
 class TableNote:
-    """The notes on one table."""
-
     table: CqlTable
     id: UUID
     """The server's id of the table; a recreated table has another one."""
     start: LogStart
     read_times: ReadTimeRecord = field(default_factory=ReadTimeRecord)
     late: LateNote = field(default_factory=LateNote)
+    snapshot: int = 0
+    """The number of the current snapshot; a resync takes the next."""
 
     def to_json(self) -> dict[str, Any]:
         place = self.start.place
@@ -56,11 +56,13 @@ class TableNote:
             "promised": self.start.promised,
             "looks": self.read_times.to_json(),
             "late": {"places": self.late.places, "more": self.late.more},
+            "snapshot": self.snapshot,
         }
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> TableNote:
         found = cls(CqlTable.from_json(raw["table"]), UUID(raw["id"]), LogStart(StreamPosition(*raw["place"]), raw["ttl"], raw["promised"]))
+        found.snapshot = int(raw.get("snapshot", 0))
         # A state of release 0.9 has neither.
         if "looks" in raw:
             found.read_times = ReadTimeRecord.from_json(raw["looks"])

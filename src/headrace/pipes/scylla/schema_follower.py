@@ -8,7 +8,7 @@ rows have no values in new columns, so they merge as before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -56,16 +56,13 @@ class ScyllaSchemaFollower:
         return changed
 
     def _follow(self) -> bool:
-        now = retrying(self._look)
+        now = retrying(self._read_tables)
         changed = False
         for name, note in self.notes.tables.items():
             found = now[name]
             if found.id != note.id:
-                raise DefiniteError(
-                    f"the table {name} was dropped and recreated",
-                    place=f"table {name}",
-                    hint="what is in the sink is of the former table: start over with a new --state and empty targets, or --exclude it",
-                )
+                hint = "what is in the sink is of the former table: start over with a new --state and empty targets, or --exclude it"
+                raise DefiniteError(f"the table {name} was dropped and recreated", place=f"table {name}", hint=hint)
             if found.ttl != note.start.ttl:
                 note.start = LogStart(note.start.place, found.ttl, note.start.promised)
                 self.notes.save()
@@ -77,7 +74,7 @@ class ScyllaSchemaFollower:
                 changed = True
         return changed
 
-    def _look(self) -> Mapping[TableName, LoggedTable]:
+    def _read_tables(self) -> Mapping[TableName, LoggedTable]:
         chosen = select_tables(self.session, self.context.settings.selection)
         self.came = set(chosen.logged) - self.notes.tables.keys()
         for name in self.notes.tables:
@@ -85,21 +82,19 @@ class ScyllaSchemaFollower:
                 raise no_log(name, "its log was there when the pipe began")
             if name not in chosen.logged and self.context.settings.selection(name):
                 raise missing_table_error(name, str(self.session.address))
-        return self._agreed(lambda: check_tables_readable(self.session, self.notes.tables, self.choices))
-
-    def _agreed(self, read_tables: Callable[[], Mapping[TableName, LoggedTable]]) -> Mapping[TableName, LoggedTable]:
-        """Retry for a while: a base table and its log may be altered one after the other."""
         for _ in range(_AGREE_TRIES):
             try:
-                return read_tables()
+                return check_tables_readable(self.session, self.notes.tables, self.choices)
             except DefiniteError:
+                # A base table and its log may be altered one after the other.
                 pause(_AGREE_S)
-        return read_tables()
+        return check_tables_readable(self.session, self.notes.tables, self.choices)
 
     def _alter(self, old: CqlTable, new: CqlTable) -> None:
-        self.context.view.note(f"table {new.name}: {difference(old, new)}")
+        changes = difference(old, new)
+        self.context.view.note(f"table {new.name}: {changes}")
         retrying(lambda: self.context.targets.sink.alter(old, new))
-        self.context.view.schema_change(str(new.name), difference(old, new), "applied")
+        self.context.view.schema_change(str(new.name), changes, "applied")
 
 
 def difference(old: CqlTable, new: CqlTable) -> str:

@@ -1,4 +1,7 @@
-"""Refuses settings that have no effect for a pipe from ScyllaDB's log, such as column exclusion, instead of ignoring them."""
+"""Refuses settings that have no effect for a pipe from ScyllaDB's log, such as column exclusion, instead of ignoring them.
+
+Loading a file of pipes imports this module, so it opens no sink.
+"""
 
 from __future__ import annotations
 
@@ -29,38 +32,26 @@ def check_transforms(sink: str, chosen: UserSettings) -> None:
         chosen.check_sections((TRANSFORMS,), f"{why}; use a view in the sink")
         return
     if chosen.transforms.tables and chosen.scylla.merge is MergeTime.READ:
-        raise DefiniteError(
-            "transforms apply to merged rows, and scylla.merge = read stores none",
-            place="[scylla] merge",
-            hint="choose scylla.merge = write, or leave the transforms out",
-        )
+        hint = "choose scylla.merge = write, or leave the transforms out"
+        raise DefiniteError("transforms apply to merged rows, and scylla.merge = read stores none", place="[scylla] merge", hint=hint)
     for glob, own in chosen.transforms.tables:
         for option, value in own:
             if value and option in _UNSUPPORTED:
-                raise DefiniteError(
-                    f"{option} cannot be applied to tables of ScyllaDB: {_UNSUPPORTED[option]}",
-                    place=f'transforms."{glob}".{option}',
-                    hint="use a view in ClickHouse that reads the table; rename, drop and mask can be chosen here",
-                )
+                message = f"{option} cannot be applied to tables of ScyllaDB: {_UNSUPPORTED[option]}"
+                hint = "use a view in ClickHouse that reads the table; rename, drop and mask can be chosen here"
+                raise DefiniteError(message, place=f'transforms."{glob}".{option}', hint=hint)
 
 
 def check_chosen(settings: PipeSettings, chosen: UserSettings) -> None:
     """Raise `DefiniteError` for settings that have no meaning here."""
     if settings.projection.include or settings.projection.exclude:
-        raise DefiniteError(
-            "the log of ScyllaDB is read with all columns",
-            place="--columns, --exclude-columns",
-            hint="leave the table out with --exclude, or keep readers from the column in ClickHouse (GRANT SELECT of the others)",
-        )
-    chosen.check_sections(
-        (SCHEMA_CHANGES,), "tables of ScyllaDB are followed as they are altered, and a table that is dropped halts the pipe"
-    )
+        hint = "leave the table out with --exclude, or keep readers from the column in ClickHouse (GRANT SELECT of the others)"
+        raise DefiniteError("the log of ScyllaDB is read with all columns", place="--columns, --exclude-columns", hint=hint)
+    why = "tables of ScyllaDB are followed as they are altered, and a table that is dropped halts the pipe"
+    chosen.check_sections((SCHEMA_CHANGES,), why)
     written = dict(chosen.plain.get(SINK, {}))
     for place, own in (("[sink]", written), *((f'[sink.tables."{glob}"]', one) for glob, one in written.pop(TABLES, {}).items())):
         for name in own:
             if name not in _PLACES:
-                raise DefiniteError(
-                    f"{name}: what cells of ScyllaDB's are kept in is not of one's choice",
-                    place=place,
-                    hint=f"leave it out; {' and '.join(sorted(_PLACES))} may be chosen",
-                )
+                hint = f"leave it out; {' and '.join(sorted(_PLACES))} may be chosen"
+                raise DefiniteError(f"{name}: what cells of ScyllaDB's are kept in is not of one's choice", place=place, hint=hint)

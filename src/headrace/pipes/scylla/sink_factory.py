@@ -10,7 +10,7 @@ from pathlib import Path
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.lifecycle.sink_factory import check_sink_sections
-from headrace.pipes.state.file_progress_store import FileProgressStore
+from headrace.pipes.state.stored_progress import FileProgressStore
 from headrace.settings.settings_file import UserSettings
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.cdc_log_sink import LogSink
@@ -46,11 +46,9 @@ def open_log_target(address: str, chosen: UserSettings, state: Path, host: str) 
     connector = find_sink_connector(address)
     if connector is None or connector.open_log is None:
         takers = [one for one in SINK_CONNECTORS if one.open_log is not None]
-        raise DefiniteError(
-            f"the log of ScyllaDB goes to {', '.join(sorted({one.label for one in takers}))}",
-            place=address.partition(":")[0],
-            hint=f"give {', '.join(one.form for one in takers[:-1])} or {takers[-1].form}",
-        )
+        message = f"the log of ScyllaDB goes to {', '.join(sorted({one.label for one in takers}))}"
+        hint = f"give {', '.join(one.form for one in takers[:-1])} or {takers[-1].form}"
+        raise DefiniteError(message, place=address.partition(":")[0], hint=hint)
     check_sink_sections(connector, chosen)
     row_images = chosen.scylla.kept is StoredForm.IMAGES
     merge = chosen.scylla.merge

@@ -2,6 +2,8 @@
 
 The log keeps its rows for a day only, so the stream does not wait for snapshots. It starts before the snapshot; rows in both merge to the
 same (see `sources.scylla.snapshot.reader`). A crash repeats the chunks that were running.
+
+Invariant: a range that is recorded as done is completely in the sink. The rest of the ring may be split differently in the next run.
 """
 
 from __future__ import annotations
@@ -11,30 +13,113 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from headrace.cql.address import CqlAddress
 from headrace.cql.schema_reader import describe_all
 from headrace.cql.session import shared_session
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError, HeadraceError
+from headrace.jsonl import MISSHAPEN
 from headrace.model.schema import TableName
 from headrace.pipes.lifecycle.context import PipeContext, SnapshotInterrupted
 from headrace.pipes.scylla.pipe_notes import ScyllaPipeNotes
 from headrace.pipes.scylla.sink_factory import LogTarget
-from headrace.pipes.scylla.snapshot_progress import SnapshotProgress, TableProgress
+from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.retry import bind_context, pause, retrying
 from headrace.runtime.interface import RuntimeSession
 from headrace.runtime.reports import SplitDone
 from headrace.runtime.tasks import Task
 from headrace.sources.base import Split
+from headrace.sources.scylla.position import parse_name
 from headrace.sources.scylla.snapshot.base_rows import WriteTimeColumns
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.snapshot.reader import ChunkResult, TokenChunk, TokenRangeReader, server_time
 from headrace.sources.scylla.snapshot.row_recheck import LogStartTimes
 from headrace.sources.scylla.snapshot.table_probe import probe_write_times, read_ring
-from headrace.sources.scylla.snapshot.token_ranges import Ring, cut
+from headrace.sources.scylla.snapshot.token_ranges import Ring, TokenRange, covered, cut, left_over
+
+FILE = "copies.jsonl"
+
+
+@dataclass(slots=True)
+class TableProgress:
+    begun: LogStartTimes
+    done: list[TokenRange] = field(default_factory=list)
+    rows: int = 0
+
+    @property
+    def left(self) -> list[TokenRange]:
+        return left_over(self.done)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.begun.last is not None
+
+    @property
+    def share(self) -> float:
+        return 1.0 if self.is_complete else covered(self.done)
+
+
+class SnapshotProgress:
+    """The snapshots of one pipe's tables; safe for threads. Tables that started without a snapshot are not included."""
+
+    def __init__(self, directory: StateDirectory) -> None:
+        self._journal = directory.journal(FILE)
+        self._lock = threading.Lock()
+        self.tables: dict[TableName, TableProgress] = {}
+        for number, entry in enumerate(self._journal.read(), 1):
+            try:
+                self._apply(entry)
+            except MISSHAPEN as error:
+                raise self._journal.damaged(number, repr(error)) from error
+
+    def begin(self, table: TableName, begun: LogStartTimes) -> None:
+        """Start a table's snapshot; it replaces an earlier one."""
+        self._note({"table": str(table), "begun": begun.to_json()})
+
+    def finish(self, table: TableName, chunk: ChunkResult) -> None:
+        self._note({"table": str(table), "done": chunk.to_json()})
+
+    def complete(self, table: TableName, last: int) -> None:
+        """Record that all of a table is in the sink; no read saw anything that was written after `last`."""
+        self._note({"table": str(table), "last": last})
+
+    def forget(self, table: TableName) -> None:
+        """Drop the table's snapshot."""
+        self._note({"table": str(table), "begun": None})
+
+    def begun(self) -> dict[TableName, LogStartTimes]:
+        """Return how the tables' snapshots started, for readers of their logs."""
+        with self._lock:
+            return {name: copy.begun for name, copy in self.tables.items()}
+
+    @property
+    def rows(self) -> int:
+        with self._lock:
+            return sum(copy.rows for copy in self.tables.values())
+
+    def _note(self, entry: dict[str, Any]) -> None:
+        with self._lock:
+            self._journal.append(entry)
+            self._apply(entry)
+
+    def _apply(self, entry: dict[str, Any]) -> None:
+        table = parse_name(entry["table"])
+        if "begun" in entry:
+            self.tables.pop(table, None)
+            if entry["begun"] is not None:
+                self.tables[table] = TableProgress(LogStartTimes.from_json(entry["begun"]))
+            return
+        found = self.tables[table]
+        if "done" in entry:
+            done = ChunkResult.from_json(entry["done"])
+            found.done.append(done.read)
+            found.rows += done.rows
+        else:
+            found.begun = replace(found.begun, last=entry["last"])
+
 
 log = logging.getLogger("headrace")
 
@@ -74,7 +159,6 @@ class ScyllaSnapshotRunner:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a snapshot is running."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
@@ -91,9 +175,8 @@ class ScyllaSnapshotRunner:
             if self._failure is not None:
                 raise self._failure
         if not self.is_complete and not self.context.is_stopping():
-            self._thread = threading.Thread(
-                target=bind_context(self._run), args=(session, parallelism), name="headrace-copies", daemon=True
-            )
+            run = bind_context(self._run)
+            self._thread = threading.Thread(target=run, args=(session, parallelism), name="headrace-copies", daemon=True)
             self._thread.start()
 
     def wait(self) -> None:
@@ -140,16 +223,11 @@ class ScyllaSnapshotRunner:
         self.context.view.snapshot_ends(self.progress.rows - before, time.monotonic() - started)
 
     def _altered(self, tables: Mapping[TableName, CqlTable]) -> bool:
-        """Whether a table was altered since it was read."""
         found = retrying(lambda: describe_all(shared_session(self.address), tables))
         return any(found[name].table != table for name, table in tables.items())
 
     def _round(
-        self,
-        session: RuntimeSession,
-        parallelism: int,
-        tables: Mapping[TableName, CqlTable],
-        rings: Mapping[TableName, Ring],
+        self, session: RuntimeSession, parallelism: int, tables: Mapping[TableName, CqlTable], rings: Mapping[TableName, Ring]
     ) -> None:
         """Read each remaining range once; chunks that turn out too large leave a rest for the next round."""
         splits = []
@@ -170,15 +248,12 @@ class ScyllaSnapshotRunner:
             if self.context.is_stopping():
                 raise SnapshotInterrupted
 
-        session.run_splits(self._task(reader), splits, parallelism, on_done, on_idle)
+        retry = functools.partial(retrying, deadline_s=self.context.settings.retry_timeout_s)
+        session.run_splits(Task(reader, self.context.targets.sink, retry), splits, parallelism, on_done, on_idle)
 
     def _tables(self) -> dict[TableName, CqlTable]:
         """The tables with the sink's current schemas."""
         return {name: note.table for name, note in list(self.notes.tables.items())}
-
-    def _task(self, reader: TokenRangeReader) -> Task:
-        retry = functools.partial(retrying, deadline_s=self.context.settings.retry_timeout_s)
-        return Task(reader, self.context.targets.sink, retry)
 
     def _telling(self, table: CqlTable) -> WriteTimeColumns:
         return probe_write_times(shared_session(self.address), table)

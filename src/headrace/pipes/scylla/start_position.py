@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from headrace.errors import DefiniteError
-from headrace.sources.scylla.generations import START_FORMS, LogStart, StreamCatalog, floor_us, oldest, past_lost_streams, start_at
+from headrace.settings.pipe_keys import SnapshotMode
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.sources.scylla.generations import START_FORMS, LogStart, ServerCatalog, floor_us, oldest, past_lost_streams, start_at
 from headrace.sources.scylla.log_tables import LoggedTable
 from headrace.sources.scylla.position import moment
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
@@ -21,14 +23,13 @@ NOW, OLDEST = "now", "oldest"
 class StartPosition:
     """`now`: what is written from now on (and a little before); `oldest`: all available rows; or a time."""
 
-    catalog: StreamCatalog
+    catalog: ServerCatalog
     choices: ScyllaOptions
     where: str
     joins: bool = False
     """Whether the table joins tables that started earlier: if rows of the start time have expired, start at the oldest."""
 
     def of(self, found: LoggedTable) -> LogStart:
-        """Return the start of one table."""
         name, now = found.table.name, self.catalog.now()
         generations, floor = self.catalog.generations(name), floor_us(found.ttl, now)
         time = now - self.choices.confidence_us if self.where == NOW else parse_start(self.where)
@@ -43,19 +44,19 @@ class StartPosition:
                 )
             # Rows expire while the oldest are read, so only rows from now on are guaranteed.
             return LogStart(place, found.ttl, now)
-        return self.at(found, time)
-
-    def at(self, found: LoggedTable, time: int) -> LogStart:
-        """Return the start at a microsecond."""
-        name, now = found.table.name, self.catalog.now()
-        floor = floor_us(found.ttl, now)
         if time < floor:
-            raise DefiniteError(
-                f"the log of {name} keeps its rows for {found.ttl} s: those that were written before {moment(floor)} have expired",
-                place="--start-at",
-                hint="say --start-at oldest to begin with what is there, or leave it out to copy the table first",
-            )
-        return LogStart(start_at(self.catalog.generations(name), time), found.ttl, time)
+            message = f"the log of {name} keeps its rows for {found.ttl} s: those that were written before {moment(floor)} have expired"
+            hint = "say --start-at oldest to begin with what is there, or leave it out to copy the table first"
+            raise DefiniteError(message, place="--start-at", hint=hint)
+        return LogStart(start_at(generations, time), found.ttl, time)
+
+
+def check_start(settings: PipeSettings) -> None:
+    """Raise `DefiniteError` if a pipe cannot start as the settings say."""
+    if settings.snapshot is SnapshotMode.CONSISTENT:
+        message = "a cluster has no moment at which all tables could be read"
+        raise DefiniteError(message, place="snapshot", hint='leave it out, or choose none (--snapshot none, snapshot = "none")')
+    parse_start(settings.start_at)
 
 
 def parse_start(text: str) -> int:

@@ -28,15 +28,12 @@ from headrace.retry import WaitState, retrying, use_wait_state
 from headrace.settings.settings_file import UserSettings, parse_set_flag
 from headrace.shutdown import temporary_directory
 from headrace.sinks.kafka.scylla.log_documents import log_documents
-from headrace.sources.scylla.generations import LogStart
+from headrace.sources.scylla.generations import ServerCatalog
 from headrace.sources.scylla.log_tables import check_tables_readable, no_log, select_tables
 from headrace.sources.scylla.position import LogPosition, moment
 from headrace.sources.scylla.read_times import ReadTimeRecord, places_of, read_ages
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
-from headrace.sources.scylla.splits import WindowSplit
-from headrace.sources.scylla.stream_catalog import ServerCatalog
-from headrace.sources.scylla.window_feedback import write_feedback
-from headrace.sources.scylla.window_planner import WindowPlanner
+from headrace.sources.scylla.window_planner import WindowPlanner, WindowSplit, write_feedback
 from headrace.sources.scylla.window_reader import LogReader, TableLog, WindowsRead
 
 log = logging.getLogger("headrace")
@@ -85,14 +82,19 @@ class Tail:
         ends = {name: catalog.now() for name in logs}
         read_times = {name: ReadTimeRecord() for name in logs}
         with temporary_directory("headrace-tail-") as scratch:
-            planner = WindowPlanner(
-                catalog, starts, self.choices, 1, Path(scratch) / "pace.json", wait=lambda seconds: _wait(stop, seconds)
-            )
+            pace = Path(scratch) / "pace.json"
+            planner = WindowPlanner(catalog, starts, self.choices, 1, pace, wait=lambda seconds: _wait(stop, seconds))
             reached = planner.initial()
             while not stop.is_set() and not (self.once and LogPosition.from_json(reached).covers(ends)):
                 end = planner.plan(reached)
                 before, after = LogPosition.from_json(reached), LogPosition.from_json(end)
-                self._record_reads(logs, read_times, starts, before, after, catalog.now())
+                now = catalog.now()
+                for name, start in starts.items():
+                    # No row is shown twice.
+                    ages = read_ages(self.choices, start.ttl)
+                    read_times[name].record_reads(ages, *places_of(name, start, self.choices, before, after), now)
+                    read_times[name].drop_expired(start.ttl, now)
+                    logs[name] = replace(logs[name], read_times=read_times[name].to_read_times(ages, start.place.time))
                 rows: dict[str, int] = {}
                 borderline: dict[tuple[TableName, int], Mapping[str, int]] = {}
                 for split in planner.splits(reached, end) if end != reached else ():
@@ -100,26 +102,9 @@ class Tail:
                     rows.update(result.rows)
                     borderline.update(result.borderline)
                 for (name, read_number), places in borderline.items():
-                    reads = len(read_ages(self.choices, starts[name].ttl))
-                    read_times[name].remember(read_number, places, *places_of(name, reads, starts[name].place, before, after))
-                write_feedback(Path(scratch) / "pace.json", after, rows)
+                    read_times[name].remember(read_number, places, *places_of(name, starts[name], self.choices, before, after))
+                write_feedback(pace, after, rows)
                 reached = end
-
-    def _record_reads(
-        self,
-        logs: dict[TableName, TableLog],
-        read_times: Mapping[TableName, ReadTimeRecord],
-        starts: Mapping[TableName, LogStart],
-        before: LogPosition,
-        after: LogPosition,
-        now: int,
-    ) -> None:
-        """Record when logs are read, so that no row is shown twice."""
-        for name, start in starts.items():
-            ages = read_ages(self.choices, start.ttl)
-            read_times[name].record_reads(ages, *places_of(name, len(ages), start.place, before, after), now)
-            read_times[name].drop_expired(start.ttl, now)
-            logs[name] = replace(logs[name], read_times=read_times[name].to_read_times(ages, start.place.time))
 
     def _logs(self, session: CqlSession) -> dict[TableName, TableLog]:
         chosen = retrying(lambda: select_tables(session, self.selection), deadline_s=_PATIENCE_S)
@@ -167,7 +152,6 @@ class Tail:
 
 
 def text_line(document: bytes) -> str:
-    """Format a document as a line."""
     change: dict[str, Any] = orjson.loads(document)
     parts = [moment(change["timestamp"]), change["table"], change["operation"].upper().replace("_", " "), _json(change["key"])]
     parts += [
@@ -180,10 +164,8 @@ def text_line(document: bytes) -> str:
     if "deleted" in change:
         parts.append(f"deleted {', '.join(change['deleted'])}")
     for column, done in change.get("elements", {}).items():
-        words = [
-            *(["cleared"] if "cleared" in done else []),
-            *(f"{word} {_json(done[word])}" for word in ("added", "removed") if word in done),
-        ]
+        words = ["cleared"] if "cleared" in done else []
+        words += [f"{word} {_json(done[word])}" for word in ("added", "removed") if word in done]
         parts.append(f"{column}: {', '.join(words)}")
     if "row" in change:
         parts.append(_json(change["row"]))

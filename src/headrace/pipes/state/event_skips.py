@@ -83,7 +83,6 @@ def skipped_by_table(directory: Path) -> Counter[str]:
 
 
 def skipped_events(directory: Path) -> int:
-    """The number of events skipped so far."""
     return skipped_by_table(directory).total()
 
 

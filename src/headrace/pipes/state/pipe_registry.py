@@ -10,14 +10,12 @@ import json
 import socket
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.table_selection import Selection
-from headrace.pipes.state.pipe_state import PipeState
 from headrace.settings.settings_file import UserSettings, load_stored
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, format_timestamp
@@ -27,8 +25,6 @@ from headrace.sinks.clickhouse.server.identifiers import quote_text
 
 @dataclass(frozen=True, slots=True)
 class PipeEntry:
-    """One pipe's row."""
-
     name: str
     source: str
     """The source's address, without password."""
@@ -62,13 +58,7 @@ class PipeEntry:
         return self.host == socket.gethostname()
 
 
-def entry_of(name: str, state: PipeState, directory: Path) -> PipeEntry:
-    """Return the row of a starting pipe."""
-    return PipeEntry(name, state.source, state.selection, state.options, str(directory))
-
-
 def register(store: ProgressStore, entry: PipeEntry) -> None:
-    """Write a pipe's row."""
     store.register(
         {
             "pipe": entry.name,
@@ -84,12 +74,10 @@ def register(store: ProgressStore, entry: PipeEntry) -> None:
 
 
 def find_pipe(own: OwnTables, name: str) -> PipeEntry | None:
-    """Return the pipe of a name, or None."""
     return next(iter(_read(own, f"pipe = {quote_text(name)}")), None)
 
 
 def all_pipes(own: OwnTables) -> list[PipeEntry]:
-    """Return all pipes of a sink, by name."""
     return _read(own, "1")
 
 

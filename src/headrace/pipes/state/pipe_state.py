@@ -86,7 +86,7 @@ class PipeState:
     schemas_captured_at: dict[str, Any] | None = None
     """The end of the log when the schemas were captured, if reading starts before that."""
     uncheckpointed_gtids: str = ""
-    """GTIDs of transactions whose rows may be in the sink beyond Spark's checkpoint (see `pipes.mysql.failover`)."""
+    """GTIDs of transactions whose rows may be in the sink beyond Spark's checkpoint (see `pipes.mysql.startup`)."""
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     """Distinguishes what this pipe writes from what others write."""
     dropped_tables: dict[TableName, dict[str, Any]] = field(default_factory=dict)
@@ -279,7 +279,7 @@ class StateDirectory:
             return None
         raw, stamp = self._stamped(file)
         if self.seal is not None:
-            if stamp is None and (not self.seal.upgrading or self.seal.knows(name)):
+            if stamp is None and (not self.seal.accepts_plain or self.seal.knows(name)):
                 raise damaged(ValueError("it has no checksum"), str(file))
             self.seal.check(file, [stamp] if stamp is not None else [])
         return raw
@@ -320,7 +320,7 @@ class StateDirectory:
         seal = seal or StateSeal(self.path, state.id)
         if seal.state != state.id:
             raise DefiniteError("pipe.json and seal.json belong to different states", place=str(self.path), hint=START_OVER)
-        seal.upgrading = is_plain
+        seal.accepts_plain = is_plain
         seal.check(self.path / _FILE, [stamp] if stamp is not None else [])
         seal.check_batches()
         self.seal = seal
@@ -369,9 +369,7 @@ class StateDirectory:
         while _started(pid) == started != "":
             if time.monotonic() > deadline:
                 raise DefiniteError(
-                    f"process {pid} of an earlier run still works on this state directory",
-                    place=str(self.path),
-                    hint=f"end it: kill {pid}",
+                    f"process {pid} of an earlier run still works on this state directory", place=str(self.path), hint=f"end it: kill {pid}"
                 )
             time.sleep(0.05)
 

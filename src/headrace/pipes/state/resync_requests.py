@@ -26,8 +26,6 @@ _RESYNC = re.compile(r"headrace resync(?>(?: [^\s,;()]+\.[^\s,;()]+)+)(?! --stat
 
 @dataclass(frozen=True, slots=True)
 class ResyncRequest:
-    """A request to read tables again."""
-
     tables: tuple[str, ...]
     """Globs over `database.table`."""
     path: Path
@@ -40,7 +38,7 @@ class ResyncRequest:
 
 def request_resync(directory: StateDirectory, tables: tuple[str, ...], *, new_log: bool = False) -> None:
     """Write a request for the pipe that owns the directory, or for its next run."""
-    folder = _folder(directory)
+    folder = directory.path / "requests"
     folder.mkdir(mode=0o700, exist_ok=True)
     temporary = folder / f"{secrets.token_hex(8)}.new"
     with temporary.open("w") as file:
@@ -66,10 +64,7 @@ def add_state_to_hint(hint: str, state: Path) -> str:
 
 def pending_requests(directory: StateDirectory) -> Iterator[ResyncRequest]:
     """Return the pending requests, oldest first."""
-    folder = _folder(directory)
-    if not folder.exists():
-        return
-    for _, path, text in sorted(_written(folder)):
+    for _, path, text in sorted(_written(directory.path / "requests")):
         try:
             raw, stamp = unstamped(json.loads(text))
             if stamp is None and not raw.keys() <= {"resync", "new_log"}:
@@ -87,7 +82,3 @@ def _written(folder: Path) -> Iterator[tuple[int, Path, str]]:
         except FileNotFoundError:
             # Another thread has removed it.
             continue
-
-
-def _folder(directory: StateDirectory) -> Path:
-    return directory.path / "requests"

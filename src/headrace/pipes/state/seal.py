@@ -25,12 +25,13 @@ class StateSeal:
     """The seal of one state directory; safe for threads. Belongs to the process that owns the directory."""
 
     def __init__(self, directory: Path, state: str) -> None:
-        self._directory, self._state = directory, state
-        self.upgrading = False
+        self._directory, self.state = directory, state
+        self.accepts_plain = False
         """Whether Headrace 0.9 wrote the state: its files have no stamps and get them now."""
         self._files: dict[str, Stamp] = {}
         self._batch = -1
-        self._told_as = ""
+        self.progress_name = ""
+        """The name under which the pipe's progress was stored; empty if it was not stored yet."""
         self._spark: dict[str, str] = {}
         """Digests of the checkpoint's newest files."""
         self._generation = 0
@@ -49,26 +50,13 @@ class StateSeal:
                 raise ValueError("it has no checksum")
             found = cls(directory, stamp.state)
             found._files = {name: Stamp.parse(text) for name, text in raw["files"].items()}
-            found._told_as, found._batch, found._spark = raw["told_as"], int(raw["batch"]), dict(raw["checkpoint"])
+            found.progress_name, found._batch, found._spark = raw["told_as"], int(raw["batch"]), dict(raw["checkpoint"])
             found._generation = stamp.generation
         except DefiniteError as error:
             raise DefiniteError(error.message, place=error.place, hint=hint) from error
         except MISSHAPEN as error:
             raise DefiniteError(f"a file of the state directory is damaged: {error}", place=str(path), hint=hint) from error
         return found
-
-    @property
-    def state(self) -> str:
-        return self._state
-
-    @property
-    def accepts_plain(self) -> bool:
-        return self.upgrading
-
-    @property
-    def progress_name(self) -> str:
-        """The name under which the pipe's progress was stored; empty if it was not stored yet."""
-        return self._told_as
 
     def knows(self, name: str) -> bool:
         """Whether a file was written."""
@@ -79,10 +67,10 @@ class StateSeal:
 
     def check(self, path: Path, stamps: Sequence[Stamp]) -> None:
         """Raise if a file is missing, belongs to another state, or is older than it was; otherwise record its last entry as the newest."""
-        foreign = next((stamp for stamp in stamps if stamp.state != self._state), None)
+        foreign = next((stamp for stamp in stamps if stamp.state != self.state), None)
         if foreign is not None:
             raise DefiniteError(
-                f"the file belongs to another state ({foreign.state}) than the other files of the directory ({self._state})",
+                f"the file belongs to another state ({foreign.state}) than the other files of the directory ({self.state})",
                 place=str(path),
                 hint=START_OVER,
             )
@@ -118,10 +106,9 @@ class StateSeal:
             self._write()
 
     def note_progress_name(self, pipe: str) -> None:
-        """Record the name under which the pipe's progress was stored."""
         with self._lock:
-            if pipe != self._told_as:
-                self._told_as = pipe
+            if pipe != self.progress_name:
+                self.progress_name = pipe
                 self._write()
 
     def note_batches(self) -> None:
@@ -141,8 +128,8 @@ class StateSeal:
         self._spark = digests(checkpoint)
         self._generation += 1
         files = {name: str(stamp) for name, stamp in sorted(self._files.items())}
-        content: dict[str, Any] = {"files": files, "told_as": self._told_as, "batch": self._batch, "checkpoint": self._spark}
-        replace_json(self._directory / FILE, stamped(content, self._state, self._generation, 1)[0])
+        content: dict[str, Any] = {"files": files, "told_as": self.progress_name, "batch": self._batch, "checkpoint": self._spark}
+        replace_json(self._directory / FILE, stamped(content, self.state, self._generation, 1)[0])
 
 
 def missing(path: Path) -> DefiniteError:

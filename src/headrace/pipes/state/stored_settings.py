@@ -1,19 +1,24 @@
-"""The settings that a state directory stores, and which of them may change.
+"""The settings that a state directory stores, which of them may change, and which match nothing.
 
 Invariant: an existing table is written as it was started. A setting that needs another table is refused, with the table and the reason.
 Settings that only affect the future, or tables that do not exist yet, are accepted.
+
+A pattern of tables without a match is a warning: tables that are created later are replicated, so the pipe waits for them. A table that is
+selected by name is probably misspelt if it does not exist when the pipe first starts: that is an error. Later it is a warning, because the
+table may have been dropped.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
+from headrace.model.table_selection import Selection, is_pattern
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.resync_requests import resync_command
 from headrace.settings.dataclass_fields import setting_fields, to_plain
@@ -21,8 +26,7 @@ from headrace.settings.pipe_settings import RESHAPED_TABLES, SALTS
 from headrace.settings.settings_file import PlainSettings, UserSettings, load_stored, read_settings
 from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, TableOptions
 from headrace.sinks.registry import SINK_CONNECTORS
-from headrace.transforms.options import Transforms
-from headrace.transforms.salts import read_salts
+from headrace.transforms.options import Transforms, read_salts
 
 log = logging.getLogger("headrace")
 _OPTION = "settings"
@@ -127,3 +131,18 @@ def _refused(name: str, was: Any, wanted: Any, what: str, place: str) -> Definit
         place=f"{place}, {name}",
         hint="give it as it was, or start over: drop the tables in ClickHouse and use a new --state",
     )
+
+
+def check_unmatched(selection: Selection, known: Collection[TableName], place: str, *, is_new: bool) -> None:
+    """Warn of every pattern without a match; raise if a new pipe names a table that does not exist."""
+    unmatched = selection.unmatched(known)
+    named = [chosen for chosen in unmatched if not is_pattern(chosen)]
+    if named and is_new:
+        raise DefiniteError(
+            f"the source has no table {', '.join(named)}, or the user may not see it",
+            place=place,
+            hint="correct --tables, create the table, or check the user's rights (GRANT SELECT); to wait for a table that is created "
+            f"later, choose it by a pattern: --tables '{named[0][:-1]}[{named[0][-1]}]'",
+        )
+    for chosen in unmatched:
+        log.warning("no table of %s matches %s; a table that is created later will be replicated", place, chosen)

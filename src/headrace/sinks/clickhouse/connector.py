@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from headrace.embedded.engine.directory_lock import read_serving_process, require_data
+from headrace.embedded.engine.directory_lock import check_directory, read_serving_process, require_data
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target, same_sink
@@ -50,7 +51,6 @@ def open_clickhouse(
 
 
 def embedded_path(address: str) -> Path:
-    """Return the directory of an embedded sink."""
     path = address.removeprefix(EMBEDDED_SCHEME)
     if not address.startswith(EMBEDDED_SCHEME) or not path:
         raise DefiniteError("this is not the address of an embedded ClickHouse", place=address, hint="write chdb:PATH")
@@ -70,7 +70,7 @@ def _open(request: OpenRequest) -> AbstractContextManager[NamedSink[Sink]]:
 @contextmanager
 def _open_log(request: OpenRequest) -> Iterator[NamedSink[LogSink]]:
     from headrace.sinks.clickhouse.cells.sink import CellSink
-    from headrace.sinks.clickhouse.postimages.sink import PostimageSink
+    from headrace.sinks.clickhouse.postimages import PostimageSink
 
     with open_clickhouse(request.address, request.options, creates=True) as named:
         kept: LogSink = PostimageSink(named.sink) if request.row_images else CellSink(named.sink, request.merges_rows, request.transforms)
@@ -113,22 +113,15 @@ CLICKHOUSE: Final = SinkConnector(
     open_claims=_open_claims,
 )
 
-EMBEDDED_CLICKHOUSE: Final = SinkConnector(
+EMBEDDED_CLICKHOUSE: Final = replace(
+    CLICKHOUSE,
     name="embedded_clickhouse",
-    label="ClickHouse",
     form="chdb:PATH",
     schemes=(EMBEDDED_SCHEME,),
     redact=str,
-    is_same=same_sink,
-    section="sink",
-    section_subject="tables in ClickHouse",
-    changeable=CHANGEABLE,
+    check_address=lambda _: None,
+    check_here=lambda address, _: check_directory(embedded_path(address)),
     servers=lambda address: frozenset({address}),
-    preload=("headrace.sinks.clickhouse.sink",),
-    has_table_store=True,
-    merges_cells=True,
+    probe=None,
     is_embedded=True,
-    open=_open,
-    open_log=_open_log,
-    open_claims=_open_claims,
 )

@@ -9,7 +9,7 @@ again keep waiting, with the new reason.
 from __future__ import annotations
 
 import itertools
-import time
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,21 +20,20 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableSchema
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.bookkeeping.ledger import LEDGER
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
-from headrace.sinks.clickhouse.dead_letters.dead_letters import (
+from headrace.sinks.clickhouse.bookkeeping.dead_letters import (
     DONE,
     SUPERSEDED,
     WAITING,
     DeadLetter,
+    RejectedRows,
     update_dead_letters,
     waiting_dead_letters,
 )
-from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows
+from headrace.sinks.clickhouse.bookkeeping.own_tables import LEDGER, OwnTables
 from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
-from headrace.sinks.clickhouse.types.row_json import rows_from_json
+from headrace.sinks.clickhouse.types.scalar_values import rows_from_json
 from headrace.sinks.schema_changes import renamed_from
 
 _AT_ONCE = 10_000
@@ -50,10 +49,8 @@ Place = tuple[int, int, int | None]
 
 @dataclass(frozen=True, slots=True)
 class RetryOutcome:
-    """The result of retrying one row."""
-
     letter: DeadLetter
-    written: bool
+    written: bool = False
     column: str = ""
     reason: str = ""
     waits: bool = True
@@ -64,16 +61,16 @@ def retry_dead_letters(sink: ClickHouseSink, *, pipe: str = "", table: str = "",
     """Write the waiting rows; each row's new state is stored before its outcome is yielded."""
     tables = sink.own_tables()
     letters, overtaken = _select_retryable(tables, waiting_dead_letters(tables, pipe=pipe, table=table, ids=ids))
-    metadata_columns = [(one.letter, WAITING if one.waits else SUPERSEDED, "", one.reason) for one in overtaken]
-    retrying(lambda: update_dead_letters(tables, metadata_columns, time.time_ns() // 1000))
+    states = [(one.letter, WAITING if one.waits else SUPERSEDED, "", one.reason) for one in overtaken]
+    retrying(lambda: update_dead_letters(tables, states))
     yield from (one for one in overtaken if one.reason)
-    for _, alike in itertools.groupby(sorted(letters, key=_table_and_definition), _table_and_definition):
+    table_and_definition = operator.attrgetter("table", "definition")
+    for _, alike in itertools.groupby(sorted(letters, key=table_and_definition), table_and_definition):
         group = list(alike)
-        schema = group[0].schema
         for start in range(0, len(group), _AT_ONCE):
-            outcomes = _write(sink, schema, group[start : start + _AT_ONCE])
+            outcomes = _write(sink, group[0].schema, group[start : start + _AT_ONCE])
             marked = [(one.letter, DONE if one.written else WAITING, one.column, one.reason) for one in outcomes]
-            retrying(lambda marked=marked: update_dead_letters(tables, marked, time.time_ns() // 1000))  # type: ignore[misc]
+            retrying(lambda marked=marked: update_dead_letters(tables, marked))  # type: ignore[misc]
             yield from outcomes
 
 
@@ -83,7 +80,7 @@ def _select_retryable(tables: OwnTables, letters: list[DeadLetter]) -> tuple[lis
     statements: dict[tuple[str, str], list[_Statement]] = {}
     wanted, others = [], []
     for letter in letters:
-        place = (str(letter.fields["pipe"]), letter.table)
+        place = (letter.fields["pipe"], letter.table)
         if place not in statements:
             statements[place] = _statements_on(tables, *place)
         outcome = _superseding_outcome([one for one in statements[place] if one.version > letter.version], letter)
@@ -125,17 +122,13 @@ def _superseding_outcome(later: list[_Statement], letter: DeadLetter) -> RetryOu
     for one in later:
         if one.table != letter.table:
             reason = f"its table is {one.table} since: headrace resync {one.table} reads its rows"
-            return RetryOutcome(letter, written=False, reason=reason, waits=False)
+            return RetryOutcome(letter, reason=reason, waits=False)
         if one.kinds.intersection(_OVERTAKING):
-            return RetryOutcome(letter, written=False, waits=False)
+            return RetryOutcome(letter, waits=False)
     if any(one.rewrites or one.kinds.intersection(_RESHAPING) for one in later):
         reason = f"the key, the columns or the values of its table are others since: read it again (headrace resync {letter.table})"
-        return RetryOutcome(letter, written=False, reason=reason)
+        return RetryOutcome(letter, reason=reason)
     return None
-
-
-def _table_and_definition(letter: DeadLetter) -> tuple[str, str]:
-    return letter.table, letter.definition
 
 
 def _write(sink: ClickHouseSink, schema: TableSchema, letters: list[DeadLetter]) -> list[RetryOutcome]:
@@ -149,7 +142,7 @@ def _write(sink: ClickHouseSink, schema: TableSchema, letters: list[DeadLetter])
     try:
         target_table = retrying(lambda: sink.target_table(schema))
         if target_table.family in _IN_ORDER:
-            return [RetryOutcome(letter, written=False, reason=ORDER_COUNTS) for letter in letters]
+            return [RetryOutcome(letter, reason=ORDER_COUNTS) for letter in letters]
         block = _block(schema, letters)
         if target_table.counts_duplicates:
             for row, letter in enumerate(letters):
@@ -159,27 +152,21 @@ def _write(sink: ClickHouseSink, schema: TableSchema, letters: list[DeadLetter])
             retrying(lambda: writer.write(block))
     except DefiniteError as error:
         # It is unknown which rows are stored. They keep waiting; writing them again is harmless.
-        return [RetryOutcome(letter, written=False, reason=f"{error.message} (at {error.place})") for letter in letters]
+        return [RetryOutcome(letter, reason=f"{error.message} (at {error.place})") for letter in letters]
     finally:
         writer.close()
-    return [_outcome(letter, refused.get((letter.version, int(letter.op), letter.order))) for letter in letters]
-
-
-def _outcome(letter: DeadLetter, refused: tuple[str, str] | None) -> RetryOutcome:
-    return (
-        RetryOutcome(letter, written=True) if refused is None else RetryOutcome(letter, written=False, column=refused[0], reason=refused[1])
-    )
+    found = [(letter, refused.get((letter.version, int(letter.op), letter.order))) for letter in letters]
+    return [RetryOutcome(letter, written=why is None, column=why[0] if why else "", reason=why[1] if why else "") for letter, why in found]
 
 
 def _block(schema: TableSchema, letters: list[DeadLetter]) -> ChangeBlock:
-    ordered = letters[0].order is not None
     return ChangeBlock(
         schema,
         rows_from_json(schema, [letter.values for letter in letters]),
         pa.array([int(letter.op) for letter in letters], pa.uint8()),
         pa.array([letter.version for letter in letters], pa.uint64()),
         pa.array([letter.commit_us for letter in letters], pa.int64()),
-        order=pa.array([letter.order for letter in letters], pa.uint64()) if ordered else None,
+        order=pa.array([letter.order for letter in letters], pa.uint64()) if letters[0].order is not None else None,
     )
 
 

@@ -10,24 +10,25 @@ Ranges follow ClickHouse's key order: numbers and times by value, strings, enums
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, TableSchema
+from headrace.sinks.clickhouse.server.bounded_client import arrow_table, json_rows
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.identifiers import quote_name
-from headrace.sinks.clickhouse.server.response_rows import arrow_table, json_rows
-from headrace.sinks.clickhouse.server.scalar_values import literal
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve_tables
 from headrace.sinks.clickhouse.tables.target_table import MetadataRole, StoredColumn, TargetTable
 from headrace.sinks.clickhouse.tables.views import current_rows_from, live_condition
 from headrace.sinks.clickhouse.types.codec import ColumnCodec
 from headrace.sinks.clickhouse.types.codec_registry import codec_for
-from headrace.sinks.clickhouse.types.literals import constant_sql, scalar_value
+from headrace.sinks.clickhouse.types.scalar_values import constant_sql, literal, scalar_value
 
 _NOT_UTF8 = re.compile(r"[\udc80-\udcff]")  # a byte NN that is no UTF-8 becomes U+DCNN
 _OWN_FORMAT = re.compile(r"\bFORMAT\s+\w+(\s+SETTINGS\s.*)?\s*;?\s*$", re.IGNORECASE | re.DOTALL)
@@ -45,15 +46,18 @@ _JSON_SETTINGS = {
 
 
 def names_format(sql: str) -> bool:
-    """Whether a query has its own FORMAT clause."""
     return _OWN_FORMAT.search(sql) is not None
+
+
+Bound = tuple[Any, ...] | None
+"""Values of the leading key columns."""
 
 
 class ClickHouseReader:
     def __init__(self, scope: TargetScope) -> None:
         self._scope, self._target = scope, scope.target
 
-    def read_range(self, schema: TableSchema, lower: tuple[Any, ...] | None = None, upper: tuple[Any, ...] | None = None) -> pa.Table:
+    def read_range(self, schema: TableSchema, lower: Bound = None, upper: Bound = None) -> pa.Table:
         """Return the rows with lower < primary key <= upper, unordered. None: no bound; a shorter bound applies to the leading columns."""
         return self._read(self._target_table(schema), self.range_condition(schema, lower, upper))
 
@@ -61,12 +65,13 @@ class ClickHouseReader:
         """Return the rows that satisfy a SQL condition, unordered; all columns unless some are named."""
         return self._read(self._target_table(schema), condition, columns)
 
-    def range_condition(self, schema: TableSchema, lower: tuple[Any, ...] | None, upper: tuple[Any, ...] | None) -> str:
+    def range_condition(self, schema: TableSchema, lower: Bound, upper: Bound) -> str:
         """Return the condition of `read_range`."""
         target_table = self._target_table(schema)
         bounded = max(len(lower or ()), len(upper or ()))
         keys = [(schema.column(name), self._comparable(target_table, name)) for name in schema.row_key[:bounded]]
-        return _range_condition(schema, keys, lower, upper)
+        bounds = [_beyond(schema, keys, lower, ">", ">"), _beyond(schema, keys, upper, "<", "<=")]
+        return " AND ".join(bound for bound in bounds if bound) or "1"
 
     def key_condition(self, schema: TableSchema, keys: pa.Table) -> str:
         """Return the condition of having one of these keys, given as a table of the key columns."""
@@ -80,16 +85,15 @@ class ClickHouseReader:
         return f"({', '.join(names)}) IN ({rows})"
 
     def count(self, schema: TableSchema) -> int:
-        """Return the number of current rows."""
         _, rows = self.query(f"SELECT count() FROM {current_rows_from(self._target_table(schema))}")
         return int(rows[0][0])
 
     def query(self, sql: str, extra_settings: Mapping[str, str] | None = None) -> tuple[list[str], list[list[Any]]]:
         """Return column names and rows of a query as JSON values (decimals, dates and times as text); empty for other statements."""
         connection = connect(self._target)
+        settings = connection.supported({**_JSON_SETTINGS, **(extra_settings or {})})
+        headers = {"X-ClickHouse-Format": "JSONCompactEachRowWithNames"}
         with translate_errors(self._target, "running a query"):
-            settings = connection.supported({**_JSON_SETTINGS, **(extra_settings or {})})
-            headers = {"X-ClickHouse-Format": "JSONCompactEachRowWithNames"}
             raw = connection.client.raw_query(sql, settings=settings, transport_settings=headers)
             rows = json_rows(raw, _readable(raw))
         return (rows[0], rows[1:]) if rows else ([], [])
@@ -103,21 +107,24 @@ class ClickHouseReader:
     def kept(self, schema: TableSchema, source: pa.Table) -> pa.Table:
         """Return source rows without what the table's types do not store (`ColumnCodec.loses`), to be compared with rows read here. They
         may have a subset of the table's columns."""
-        target_table, limits = self._target_table(schema), connect(self._target).limits
+        target_table = self._target_table(schema)
         for place, name in enumerate(source.column_names):
-            column, stored = schema.column(name), target_table.stored_column(name)
-            kept = codec_for(column, stored.type, limits).kept
+            kept = self._codec(target_table.stored_column(name)).kept
             if kept is not None:
                 chunks = [kept(chunk) for chunk in source.column(place).chunks]
-                source = source.set_column(place, source.schema.field(place), pa.chunked_array(chunks, column.arrow_type))
+                field = source.schema.field(place)
+                source = source.set_column(place, field, pa.chunked_array(chunks, schema.column(name).arrow_type))
         return source
 
     def _target_table(self, schema: TableSchema) -> TargetTable:
         return resolve_tables(self._scope, [schema])[schema.name]
 
+    def _codec(self, column: StoredColumn) -> ColumnCodec:
+        return codec_for(column.source, column.type, connect(self._target).limits)
+
     def _constants(self, column: StoredColumn, values: Any) -> list[str]:
         """Return values of a column as SQL constants that equal what is stored."""
-        if codec_for(column.source, column.type, connect(self._target).limits).comparable:
+        if self._codec(column).comparable:
             return [literal(column.source, value) for value in values]
         # A value that the type cannot store equals no stored value.
         return [constant_sql(column.source, column.type, scalar_value(value)) or "NULL" for value in values]
@@ -125,8 +132,7 @@ class ClickHouseReader:
     def _comparable(self, target_table: TargetTable, name: str) -> str:
         """Return the SQL expression of a key column that can be compared with constants of its kind."""
         column = target_table.stored_column(name)
-        codec = codec_for(column.source, column.type, connect(self._target).limits)
-        quoted = quote_name(column.name)
+        codec, quoted = self._codec(column), quote_name(column.name)
         expression = quoted if codec.comparable else codec.canonical_expression(quoted)
         if expression is None:
             raise DefiniteError(
@@ -155,13 +161,13 @@ class ClickHouseReader:
     def _read(
         self, target_table: TargetTable, condition: str, names: Sequence[str] = (), source: str = "", metadata_columns: Sequence[str] = ()
     ) -> pa.Table:
-        """Return columns from the current rows, or from `source`, followed by the SQL expressions in `marks`."""
+        """Return columns from the current rows, or from `source`, followed by the SQL expressions in `metadata_columns`."""
         connection, schema = connect(self._target), target_table.schema
         chosen = [column for column in schema.columns if not names or column.name in names]
         stored = [target_table.stored_column(column.name) for column in chosen]
-        codecs = [codec_for(column.source, column.type, connection.limits) for column in stored]
-        pairs = zip(stored, codecs, strict=True)
-        columns = ", ".join([*(codec.expression(quote_name(column.name)) for column, codec in pairs), *metadata_columns])
+        codecs = [self._codec(column) for column in stored]
+        expressions = (codec.expression(quote_name(column.name)) for column, codec in zip(stored, codecs, strict=True))
+        columns = ", ".join([*expressions, *metadata_columns])
         sql = f"SELECT {columns} FROM {source or current_rows_from(target_table)} WHERE {condition}"
         settings = connection.supported(_ARROW_SETTINGS)
         if self._target.is_loopback:
@@ -193,14 +199,7 @@ def _restore(schema: TableSchema, column: Column, codec: ColumnCodec, values: An
         ) from error
 
 
-def _range_condition(
-    schema: TableSchema, keys: list[tuple[Column, str]], lower: tuple[Any, ...] | None, upper: tuple[Any, ...] | None
-) -> str:
-    bounds = [_beyond(schema, keys, lower, ">", ">"), _beyond(schema, keys, upper, "<", "<=")]
-    return " AND ".join(bound for bound in bounds if bound) or "1"
-
-
-def _beyond(schema: TableSchema, keys: list[tuple[Column, str]], bound: tuple[Any, ...] | None, strict: str, last: str) -> str:
+def _beyond(schema: TableSchema, keys: list[tuple[Column, str]], bound: Bound, strict: str, last: str) -> str:
     """Compare the key with the bound column by column, with a plain condition on the first column for the primary index."""
     if bound is None:
         return ""
@@ -211,3 +210,24 @@ def _beyond(schema: TableSchema, keys: list[tuple[Column, str]], bound: tuple[An
     for name, value in reversed(pairs[:-1]):
         condition = f"{name} {strict} {value} OR {name} = {value} AND ({condition})"
     return f"({condition})" if len(pairs) == 1 else f"{pairs[0][0]} {strict}= {pairs[0][1]} AND ({condition})"
+
+
+Indices = npt.NDArray[np.int64]
+
+
+def encode_keys(sides: Iterable[list[Any]]) -> list[Indices]:
+    """Return numbers that are equal where keys are equal, comparable across all sides. A key is a list of columns."""
+    parts = [[_plain(column) for column in side] for side in sides]
+    lengths = [len(side[0]) for side in parts]
+    codes = np.zeros(sum(lengths), dtype=np.int64)
+    for columns in zip(*parts, strict=True):
+        whole = pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
+        encoded = whole.combine_chunks().dictionary_encode()
+        _, codes = np.unique(codes * max(len(encoded.dictionary), 1) + np.asarray(encoded.indices), return_inverse=True)
+    return np.split(codes.astype(np.int64), np.cumsum(lengths)[:-1])
+
+
+def _plain(column: Any) -> Any:
+    """Return the column in chunks, without dictionary encoding."""
+    chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+    return chunked.cast(chunked.type.value_type) if pa.types.is_dictionary(chunked.type) else chunked

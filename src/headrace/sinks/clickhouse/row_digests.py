@@ -7,7 +7,7 @@ is found. Columns without a canonical text are compared by reading them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, assert_never
 
 from headrace.model.column_types import ValueForm
@@ -25,11 +25,9 @@ from headrace.sinks.clickhouse.types.numeric import decimal_arrow
 from headrace.sinks.clickhouse.types.type_names import ClickHouseType, parse_stored_type
 
 _TEXT: Final = (ValueForm.TEXT, ValueForm.BYTES, ValueForm.MEMBERS)
-_SPELLED: Final = frozenset(
-    {
-        *(ValueForm.INTEGER, ValueForm.YEAR, ValueForm.DECIMAL, ValueForm.FIXED_BYTES),
-        *(ValueForm.DATE, ValueForm.TIMESTAMP, ValueForm.TIME),
-    }
+_SPELLED: Final = (
+    *(ValueForm.INTEGER, ValueForm.YEAR, ValueForm.DECIMAL, ValueForm.FIXED_BYTES),
+    *(ValueForm.DATE, ValueForm.TIMESTAMP, ValueForm.TIME),
 )
 """Forms whose text in a String column is the canonical one."""
 
@@ -42,20 +40,17 @@ class ClickHouseDigests:
 
     def losses(self, schema: TableSchema) -> Mapping[str, str]:
         """Return the columns whose type stores less than the source has, and what is lost."""
-        found = {column.source.name: self._carrier(column).loses for column in self._target_table(schema).columns}
-        return {name: loses for name, loses in found.items() if loses}
+        return {name: codec.loses for name, codec in self._codecs(schema) if codec.loses}
 
     def incomparable(self, schema: TableSchema) -> tuple[str, ...]:
         """Return those of `losses` that cannot be compared at all."""
-        codecs = {column.source.name: self._carrier(column) for column in self._target_table(schema).columns}
-        return tuple(name for name, codec in codecs.items() if codec.loses and codec.kept is None)
+        return tuple(name for name, codec in self._codecs(schema) if codec.loses and codec.kept is None)
 
     def undigested(self, schema: TableSchema) -> tuple[str, ...]:
         """Return the columns without a canonical text: they are compared by reading them."""
         return tuple(column.source.name for column in self._target_table(schema).columns if self._canonical(column) is None)
 
     def is_there(self, schema: TableSchema) -> bool:
-        """Whether the target table exists."""
         target_table = self._target_table(schema)
         where = f"database = {quote_text(target_table.database)} AND name = {quote_text(target_table.table)}"
         return bool(self._reader.query(f"SELECT 1 FROM system.tables WHERE {where}")[1])
@@ -66,13 +61,12 @@ class ClickHouseDigests:
             return False
         target_table = self._target_table(schema)
         key = [target_table.stored_column(name) for name in schema.row_key]
-        if not all(self._carrier(column).comparable for column in key):
+        if not all(self._codec(column).comparable for column in key):
             return False
         first = key[0].name
         return target_table.storage.sort_key[:1] in ((first,), (quote_name(first),))
 
     def digest(self, schema: TableSchema, condition: str = "1", columns: Sequence[str] = ()) -> Digest:
-        """Return the digest of the rows that satisfy a condition."""
         [row] = self._query(schema, condition, "", "", columns)
         return Digest(int(row[0]), int(row[1]))
 
@@ -86,11 +80,9 @@ class ClickHouseDigests:
         return f"CRC32({self._joined(schema, schema.row_key or columns)}) % {buckets}"
 
     def in_buckets(self, schema: TableSchema, buckets: int, chosen: Sequence[int], columns: Sequence[str] = ()) -> str:
-        """Return the condition of being in one of the buckets."""
         return f"{self.bucket_of(schema, buckets, columns)} IN ({', '.join(map(str, chosen))})"
 
     def sampled(self, schema: TableSchema, seed: int, share: float, columns: Sequence[str] = ()) -> str:
-        """Return the condition of being in a sample of the rows."""
         return f"CRC32(concat('{seed},', {self._joined(schema, schema.row_key or columns)})) % 1000000 < {round(share * 1_000_000)}"
 
     def _query(self, schema: TableSchema, condition: str, first: str, last: str, columns: Sequence[str]) -> list[list[Any]]:
@@ -102,24 +94,21 @@ class ClickHouseDigests:
         target_table = self._target_table(schema)
         names = columns or [column.name for column in schema.columns]
         texts = [self._canonical(target_table.stored_column(name)) or "''" for name in names]
+        joined = ", ',', ".join(texts)
         # concat needs two arguments.
-        return texts[0] if len(texts) == 1 else f"concat({', '.join(_separated(texts))})"
+        return joined if len(texts) == 1 else f"concat({joined})"
+
+    def _codecs(self, schema: TableSchema) -> Iterator[tuple[str, ColumnCodec]]:
+        return ((column.source.name, self._codec(column)) for column in self._target_table(schema).columns)
 
     def _canonical(self, column: StoredColumn) -> str | None:
-        return canonical(column, self._carrier(column))
+        return canonical(column, self._codec(column))
 
-    def _carrier(self, column: StoredColumn) -> ColumnCodec:
+    def _codec(self, column: StoredColumn) -> ColumnCodec:
         return codec_for(column.source, column.type, connect(self._scope.target).limits)
 
     def _target_table(self, schema: TableSchema) -> TargetTable:
         return resolve_tables(self._scope, [schema])[schema.name]
-
-
-def _separated(texts: Sequence[str]) -> Iterable[str]:
-    yield texts[0]
-    for text in texts[1:]:
-        yield "','"
-        yield text
 
 
 def canonical(stored: StoredColumn, codec: ColumnCodec) -> str | None:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.model.column_types import COLUMN_TYPES, ValueForm
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.server.client import connect
-from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.options import TableOptions
-from headrace.sinks.clickhouse.tables.create_table import plan_table
 from headrace.sinks.clickhouse.tables.engine_parser import EngineParseError, parse_engine, single_column, split_key
 from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable, find_with_local_tables
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
+from headrace.sinks.clickhouse.tables.target_table import target_name
 from headrace.sinks.clickhouse.types.numeric import decimal_arrow
 from headrace.sinks.clickhouse.types.type_mapping import DELETED, OCCURRENCE, ROW
 from headrace.sinks.clickhouse.types.type_names import ClickHouseType, parse_stored_type
@@ -44,11 +43,8 @@ _UTC: Final = frozenset({"UTC", "Etc/UTC", "GMT"})
 
 def infer_schemas(scope: TargetScope, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
     """Return the inferred schemas of those tables whose targets exist."""
-    # The target's name does not depend on the columns.
-    plans = {name: plan_table(TableSchema(name, (Column("a", Kind.INT8, False),), ("a",)), scope.target, scope.options) for name in names}
-    with translate_errors(scope.target, "looking for tables"):
-        found, local_tables = find_with_local_tables(connect(scope.target), ((plan.database, plan.table) for plan in plans.values()))
-    places = {name: (plan.database, plan.table) for name, plan in plans.items()}
+    places = {name: target_name(name, scope.target, scope.options) for name in names}
+    found, local_tables = find_with_local_tables(scope.target, places.values(), "looking for tables")
     return {
         name: infer_schema(name, local_tables.get(place, found[place]), scope.options.of(name))
         for name, place in places.items()
@@ -86,16 +82,8 @@ def _column(table: TableName, found: ExistingColumn, name: str) -> Column:
             place=f"table {table}, column {name}",
             hint="let events carry their schemas, or name the connector's topic of schema changes (schema_topic)",
         )
-    return Column(
-        name,
-        made.kind,
-        stored.nullable or made.form is ValueForm.VECTOR,
-        made.precision,
-        made.scale,
-        made.members,
-        source_type=found.type,
-        comment=found.comment,
-    )
+    nullable = stored.nullable or made.form is ValueForm.VECTOR
+    return replace(made, nullable=nullable, source_type=found.type, comment=found.comment)
 
 
 def _kind(name: str, plain: ClickHouseType) -> Column | None:

@@ -19,11 +19,12 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
-from headrace.sinks.clickhouse.dead_letters.rejected_rows import key_text
-from headrace.sinks.clickhouse.key_codes import Indices, encode_keys
-from headrace.sinks.clickhouse.reader import ClickHouseReader
+from headrace.sinks.clickhouse.bookkeeping.dead_letters import key_text
+from headrace.sinks.clickhouse.reader import ClickHouseReader, Indices, encode_keys
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
+_Stored = tuple[pa.Table, Indices]
+"""Images of the table and, for each wanted row, the index of the image that has its values; -1 if none has."""
 _MOST_KEYS: Final = 2000
 """Per query."""
 
@@ -52,7 +53,8 @@ class UnchangedValueFiller:
         stored = self._read_stored(block, wanted, tuple(masks)) if len(wanted) else None
         images = block.images
         for name, origin in origins.items():
-            images = _with(images, name, self._fill_column(block, name, origin, wanted, stored, place))
+            at = images.schema.get_field_index(name)
+            images = images.set_column(at, images.schema.field(at), self._fill_column(block, name, origin, wanted, stored, place))
         return replace(block, images=images)
 
     def _read_stored(self, block: ChangeBlock, wanted: Indices, names: tuple[str, ...]) -> _Stored:
@@ -67,15 +69,16 @@ class UnchangedValueFiller:
         versions = np.concatenate([np.asarray(one[1]) for one in found])
         live = np.concatenate([one[2].to_numpy(zero_copy_only=False) for one in found])
         requested, there = encode_keys([[keys.column(name) for name in schema.row_key], [images.column(name) for name in schema.row_key]])
-        return _Stored(images, _newest_before(requested, np.asarray(block.version)[wanted], there, versions, live))
+        return images, _newest_before(requested, np.asarray(block.version)[wanted], there, versions, live)
 
     def _fill_column(self, block: ChangeBlock, name: str, origin: Indices, wanted: Indices, stored: _Stored | None, place: str) -> Any:
         """Return the column's values, each from the block or from the table."""
         values = block.images.column(name)
         if stored is None:
             return values.take(origin)
+        stored_images, places = stored
         lookup = np.full(len(values), -1, dtype=np.int64)
-        lookup[wanted] = stored.places
+        lookup[wanted] = places
         # An image that takes its value from another image of the block takes it from that image's origin.
         from_table = origin < 0
         unknown = np.flatnonzero(from_table & (lookup < 0))
@@ -87,16 +90,9 @@ class UnchangedValueFiller:
                 place=place,
                 hint="have the source log whole rows (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL) and take a new snapshot of it",
             )
-        both = pa.chunked_array([values, *stored.images.column(name).chunks], values.type)
+        both = pa.chunked_array([values, *stored_images.column(name).chunks], values.type)
         both = both.unify_dictionaries() if pa.types.is_dictionary(values.type) else both
         return both.take(np.where(from_table, lookup + len(values), origin)).combine_chunks()
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    images: pa.Table
-    places: Indices
-    """For each wanted row: the index of the image that has its values; -1 if none has."""
 
 
 def _origin_in_block(codes: Indices, mask: npt.NDArray[np.bool_], op: npt.NDArray[np.uint8]) -> Indices:
@@ -135,8 +131,3 @@ def _newest_before(
     places = np.empty(len(codes), dtype=np.int64)
     places[order] = chosen
     return places[count:]
-
-
-def _with(images: pa.RecordBatch, name: str, values: Any) -> pa.RecordBatch:
-    at = images.schema.get_field_index(name)
-    return images.set_column(at, images.schema.field(at), values)

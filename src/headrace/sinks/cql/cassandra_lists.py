@@ -12,20 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from headrace.cql.decode.arrow_arrays import to_arrow
 from headrace.cql.language.ddl_printer import table_name
+from headrace.cql.language.value_encoder import collection
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.cql.types import CqlType, quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sinks.cql.execution import Place, ask, run_together
-from headrace.sinks.cql.log_row_writes import LogRows, Write
+from headrace.sinks.cql.log_row_writes import LogRows, Write, int_bytes, long_bytes
 from headrace.sinks.cql.statements import Scope
 
 SUFFIX: Final = "_list_keys"
@@ -67,11 +68,9 @@ def check(session: CqlSession, table: CqlTable) -> None:
             try:
                 session.prepare(_select(scope, scope.lists))
             except DefiniteError as error:
-                raise DefiniteError(
-                    f"lists cannot be replayed into this server, which does not tell their elements' times: {error.message}",
-                    place=f"table {table.name}, {session.address}",
-                    hint="replay into ScyllaDB or Cassandra 5, or leave the table out",
-                ) from error
+                message = f"lists cannot be replayed into this server, which does not tell their elements' times: {error.message}"
+                hint = "replay into ScyllaDB or Cassandra 5, or leave the table out"
+                raise DefiniteError(message, place=f"table {table.name}, {session.address}", hint=hint) from error
 
 
 def follow(session: CqlSession, rows: LogRows, listed: Sequence[int], table: CqlTable, maps: CqlTable) -> None:
@@ -126,7 +125,6 @@ def _select(scope: Scope, columns: Sequence[CqlColumn]) -> str:
 
 
 def _elements(kind: CqlType, row: pa.RecordBatch | None, number: int) -> list[Element]:
-    """Return the elements of a list, or of a map by its keys."""
     if row is None or not row.column(3 * number)[0].is_valid:
         return []
     # The elements stay as they are serialised.
@@ -149,21 +147,14 @@ def _steps(
         tail, comes = 0, target[same:]
     for place in range(same, len(current) - tail):
         # A tombstone wins over a cell of its own timestamp.
-        yield Write(scope.remove_at(column), (place.to_bytes(4, "big"), _long(current[place].time), *key), row)
+        yield Write(scope.remove_at(column), (int_bytes(place), long_bytes(current[place].time), *key), row)
     groups = [list(group) for _, group in groupby(comes, key=lambda element: (element.time, element.ttl))]
     in_front = bool(tail)
     for group in reversed(groups) if in_front else groups:
-        values = len(group).to_bytes(4, "big") + b"".join(len(e.value).to_bytes(4, "big") + e.value for e in group)
+        values = collection((element.value for element in group), len(group))
         text = scope.prepend(column) if in_front else scope.append(column)
-        yield Write(text, (_long(group[0].time), (group[0].ttl or 0).to_bytes(4, "big"), values, *key), row)
+        yield Write(text, (long_bytes(group[0].time), int_bytes(group[0].ttl or 0), values, *key), row)
 
 
 def _common(one: Sequence[Element], other: Sequence[Element]) -> int:
-    count = 0
-    while count < min(len(one), len(other)) and one[count].is_like(other[count]):
-        count += 1
-    return count
-
-
-def _long(number: int) -> bytes:
-    return number.to_bytes(8, "big", signed=True)
+    return sum(1 for _ in takewhile(lambda pair: pair[0].is_like(pair[1]), zip(one, other, strict=False)))

@@ -29,7 +29,7 @@ def _open_log(request: OpenRequest) -> Iterator[NamedSink[LogSink]]:
 
 @contextmanager
 def _open_claims(address: str) -> Iterator[tuple[ClaimStore, str]]:
-    from headrace.sinks.cql.target_claims import CqlClaims
+    from headrace.sinks.cql.target_tables import CqlClaims
 
     nodes = parse_cql_url(address)
     yield CqlClaims(nodes, creates=False), str(nodes)
@@ -37,11 +37,8 @@ def _open_claims(address: str) -> Iterator[tuple[ClaimStore, str]]:
 
 def _check_address(address: str) -> None:
     if not address.startswith(_SINK_SCHEME):
-        raise DefiniteError(
-            "a cluster that is the sink has another scheme than one that is the source",
-            place=address.partition(":")[0],
-            hint="write cql://user:password@host:port/keyspace",
-        )
+        message = "a cluster that is the sink has another scheme than one that is the source"
+        raise DefiniteError(message, place=address.partition(":")[0], hint="write cql://user:password@host:port/keyspace")
     parse_cql_url(address)
 
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 from cassandra.concurrent import execute_concurrent
 from cassandra.query import BatchStatement, BatchType, BoundStatement
 
+from headrace.cql.bounded_connection import RawPage
 from headrace.cql.decode.pages import as_batch
 from headrace.cql.errors import DRIVER_ERRORS, translate_error
-from headrace.cql.raw_pages import RawPage
+from headrace.cql.language.value_encoder import sized
 from headrace.cql.session import RAW, CqlSession
 from headrace.errors import HeadraceError
 from headrace.sinks.cql.log_row_writes import Write
@@ -67,10 +68,8 @@ def ask(session: CqlSession, requests: Sequence[Write], place: Place, concurrenc
 
 
 def _execute(session: CqlSession, statements: Sequence[Any], concurrency: int, **settings: Any) -> Iterator[tuple[bool, Any]]:
-    found = execute_concurrent(
-        session.driver, statements, concurrency=concurrency, raise_on_first_error=False, results_generator=True, **settings
-    )
-    yield from found
+    options = {"concurrency": concurrency, "raise_on_first_error": False, "results_generator": True}
+    yield from execute_concurrent(session.driver, statements, **options, **settings)
 
 
 def _by_partition(session: CqlSession, writes: Iterable[Write]) -> list[list[Write]]:
@@ -81,7 +80,7 @@ def _by_partition(session: CqlSession, writes: Iterable[Write]) -> list[list[Wri
         prepared = session.prepare(write.text)
         parts = [write.values[place] for place in prepared.routing_key_indexes]
         table = prepared.column_metadata[0].table_name
-        key = (table, b"".join(len(part).to_bytes(4, "big") + part for part in parts))
+        key = (table, b"".join(map(sized, parts)))
         size = sum(len(value) for value in write.values if isinstance(value, bytes))
         bundle, room = last.get(key, ([], 0))
         if size > room or not bundle:

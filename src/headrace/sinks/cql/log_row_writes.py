@@ -3,34 +3,97 @@
 Whole columns at a time; a write is a tuple of values that the driver sends as they are. Every write is idempotent and they may be done in
 any order: each carries its own timestamp, and the server merges. Pre- and postimages write nothing. A row that
 cannot be replayed raises before anything of its block is written.
+
+A deleted range of rows has two bounds in the clustering order. CQL compares one column at a time, by value and not by the table's order, so
+a range whose bounds differ early becomes several deletions: each names columns that are equal, then one column that is between. All have
+one timestamp; together they cover exactly the rows of the range.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import takewhile
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 from cassandra.query import UNSET_VALUE
 
-from headrace.cql.blocks import LogBlock
+from headrace.cql.blocks import BatchPosition, LogBlock
 from headrace.cql.decode.arrow_arrays import Cells, MalformedValue, split_collections, split_tuples, to_arrow
 from headrace.cql.log import STREAM, TIME, TTL, Operation, deleted, deleted_elements
-from headrace.cql.log_positions import BatchPosition
 from headrace.cql.tables import CqlColumn, CqlTable
-from headrace.cql.types import CqlType
+from headrace.cql.types import CqlType, quoted
 from headrace.errors import DefiniteError
-from headrace.sinks.cql.range_deletes import Bound, deletions
 from headrace.sinks.cql.statements import Scope
 
+
+class Bound(NamedTuple):
+    prefix: tuple[bytes, ...]
+    """The values of the first clustering columns; empty: the partition's end."""
+    inclusive: bool
+
+
+class Deletion(NamedTuple):
+    """Relations on the clustering columns, and their values."""
+
+    relations: tuple[str, ...]
+    values: tuple[bytes, ...]
+
+
+def deletions(clustering: Sequence[CqlColumn], start: Bound, end: Bound) -> Iterator[Deletion]:
+    """Return the range as deletions; empty if no row can lie in it."""
+    common = 0
+    while common < min(len(start.prefix), len(end.prefix)) and start.prefix[common] == end.prefix[common]:
+        common += 1
+    if not (_is_reached(start, common) and _is_reached(end, common)):
+        return
+    yield from _steps(clustering, start, common, after=True)
+    yield from _steps(clustering, end, common, after=False)
+    # What lies between the two in the first column in which they differ, or all of it if they do not.
+    shared = start.prefix[:common]
+    relations, values = _equal(clustering, shared), list(shared)
+    for bound, after in ((start, True), (end, False)):
+        if len(bound.prefix) > common:
+            inclusive = bound.inclusive and len(bound.prefix) == common + 1
+            relations.append(_compared(clustering[common], after=after, inclusive=inclusive))
+            values.append(bound.prefix[common])
+    yield Deletion(tuple(relations), tuple(values))
+
+
+def _is_reached(bound: Bound, common: int) -> bool:
+    """Return whether rows with the common prefix are inside a bound: not if the bound is exactly that prefix, exclusive."""
+    return len(bound.prefix) > common or bound.inclusive
+
+
+def _steps(clustering: Sequence[CqlColumn], bound: Bound, common: int, *, after: bool) -> Iterator[Deletion]:
+    """Yield deletions of rows that share more than the common prefix with a bound: per longer prefix, those after it in the next column."""
+    for depth in range(common + 1, len(bound.prefix)):
+        inclusive = bound.inclusive and depth == len(bound.prefix) - 1
+        relations = (*_equal(clustering, bound.prefix[:depth]), _compared(clustering[depth], after=after, inclusive=inclusive))
+        yield Deletion(relations, bound.prefix[: depth + 1])
+
+
+def _equal(clustering: Sequence[CqlColumn], values: Sequence[bytes]) -> list[str]:
+    return [f"{quoted(column.name)} = ?" for column, _ in zip(clustering, values, strict=False)]
+
+
+def _compared(column: CqlColumn, *, after: bool, inclusive: bool) -> str:
+    """Return the relation for rows after (before) a value in the table's order; a descending column has its greater values first."""
+    sign = ">" if after is not column.descending else "<"
+    return f"{quoted(column.name)} {sign}{'=' if inclusive else ''} ?"
+
+
 log = logging.getLogger("headrace")
+T = TypeVar("T")
 Mask = npt.NDArray[np.bool_]
 Objects = npt.NDArray[np.object_]
 """Raw values, None for null, `UNSET_VALUE` for values to leave unchanged."""
 
+ALTERED: Final = "if the table or its type was altered just now, restart to read its new definition; else report this"
 _UPSERTS: Final = (Operation.UPDATE, Operation.INSERT)
 _ROW_DELETES: Final = (Operation.ROW_DELETE, Operation.SERVICE_ROW_DELETE)
 _PARTITION_DELETES: Final = (Operation.PARTITION_DELETE, Operation.SERVICE_PARTITION_DELETE)
@@ -48,8 +111,6 @@ class Write(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """The writes of a block."""
-
     writes: list[Write]
     listed: npt.NDArray[np.int64]
     """Rows that change a list."""
@@ -63,8 +124,7 @@ class LogRows:
         self.count = block.rows.num_rows
         self.operations = self._operations()
         times = block.times
-        self.stamps = words(times, ">i8")
-        self.ttls = words(self._remaining(times, now), ">i4")
+        self.stamps, self.ttls = words(times, ">i8"), words(self._remaining(times, now), ">i4")
 
     def _operations(self) -> npt.NDArray[np.int8]:
         try:
@@ -89,9 +149,14 @@ class LogRows:
         return np.where(ttls > 0, np.minimum(np.maximum(since + ttls - now, 1), ttls), 0)
 
     def raw(self, name: str) -> Objects:
-        found = np.empty(self.count, np.object_)
-        found[:] = self.block.rows.column(name).to_pylist()
-        return found
+        return objects(self.block.rows.column(name))
+
+    def key(self, name: str, where: Mask) -> Objects:
+        """Return a key column; raise if it is null in one of these rows."""
+        missing = np.flatnonzero(where & ~self.present(name))
+        if len(missing):
+            raise self.error(int(missing[0]), f"column {name} of the key is null", "the log was not written by a server; report this")
+        return self.raw(name)
 
     def flag(self, name: str) -> Mask:
         """Return the rows in which a boolean column is true."""
@@ -99,10 +164,7 @@ class LogRows:
         return np.asarray(flags.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
 
     def present(self, name: str) -> Mask:
-        return np.asarray(self.block.rows.column(name).is_valid().to_numpy(zero_copy_only=False), np.bool_)
-
-    def cells(self, name: str) -> Cells:
-        return Cells.of(self.block.rows.column(name))
+        return valid(self.block.rows.column(name))
 
     def error(self, row: int, message: str, hint: str) -> DefiniteError:
         event = str(BatchPosition.of_row(str(self.block.table.name), self.block.rows, row))
@@ -115,9 +177,11 @@ class LogRows:
         keys = ", ".join(f"{c.name} = {_shown(c, found)}" for c in (*self.table.partition_key, *self.table.clustering))
         return f"table {self.block.table.name}, cdc$time {UUID(bytes=time)}, stream 0x{stream.hex()}, {keys}"
 
-    def damaged(self, column: str, damage: MalformedValue) -> DefiniteError:
-        hint = "if the table or its type was altered just now, restart to read its new definition; else report this"
-        return self.error(damage.row, f"column {column} cannot be read: {damage.reason}", hint)
+    def split(self, name: str, split: Callable[[Cells], T]) -> T:
+        try:
+            return split(Cells.of(self.block.rows.column(name)))
+        except MalformedValue as damage:
+            raise self.error(damage.row, f"column {name} cannot be read: {damage.reason}", ALTERED) from None
 
 
 def _shown(column: CqlColumn, row: Any) -> str:
@@ -128,10 +192,10 @@ def _shown(column: CqlColumn, row: Any) -> str:
 
 
 def plan(rows: LogRows, target: CqlTable, *, keyed_lists: bool, markers: bool = True) -> Planned:
-    """The writes of a block into a table with the block's columns, or some of them.
+    """Return the writes of a block into a table with the block's columns, or some of them.
 
-    `keyed_lists`: the target takes list elements by their keys (ScyllaDB). If not, lists are left out, and the rows that change one are
-    told. Without `markers`, inserts are written as updates.
+    `keyed_lists`: the target accepts list elements by their keys (ScyllaDB). Otherwise lists are not written, and `listed` names the rows
+    that change one. Without `markers`, inserts are written as updates.
     """
     codes = rows.operations
     upserts = np.isin(codes, _UPSERTS)
@@ -173,7 +237,7 @@ class _ScopePlan:
         assigned = [self._assign(column) for column in columns]
         changed = [values for column in self.scope.made for values in self._change(column)]
         elements = [write for column in self.scope.lists for write in self._elements(column)]
-        keys = [self._key(name) for name in self.scope.keys]
+        keys = [self.rows.key(name, self.where) for name in self.scope.keys]
         head = [self.rows.stamps, self.rows.ttls]
         self.touched |= self._assigned | self._changed
         found = _gather(self.scope.insert(columns), [*keys, *assigned, *head], inserts & self.where)
@@ -183,25 +247,17 @@ class _ScopePlan:
             found += _gather(self.scope.change(self.scope.made), [*head, *changed, *keys], self._changed & self.where)
         return found + elements
 
-    def _key(self, name: str) -> Objects:
-        missing = np.flatnonzero(self.where & ~self.rows.present(name))
-        if len(missing):
-            raise self.rows.error(int(missing[0]), f"column {name} of the key is null", "the log was not written by a server; report this")
-        return self.rows.raw(name)
-
     def _assign(self, column: CqlColumn) -> Objects:
         """Return the values of `c = ?`."""
         gone = self.rows.flag(deleted(column.name))
-        values = self.rows.raw(column.name)
-        if column.type.name == "list" and not column.type.is_atomic:
-            values[:] = None
+        values, assigned = self.rows.raw(column.name), gone
         if column.type.is_atomic:
             values[gone] = None
-            set_ = gone | self.rows.present(column.name)
-        else:
-            set_ = gone
-        values[~set_] = UNSET_VALUE
-        self._assigned |= set_
+            assigned = gone | self.rows.present(column.name)
+        elif column.type.name == "list":
+            values[:] = None
+        values[~assigned] = UNSET_VALUE
+        self._assigned |= assigned
         return values
 
     def _change(self, column: CqlColumn) -> Iterator[Objects]:
@@ -222,14 +278,10 @@ class _ScopePlan:
     def _fields(self, column: CqlColumn, whole: Mask) -> Iterator[Objects]:
         """Null fields of a value are not deleted ones: those are named by their index."""
         count = len(column.type.fields)
-        try:
-            parts = split_tuples(self.rows.cells(column.name), count)
-        except MalformedValue as damage:
-            raise self.rows.damaged(column.name, damage) from None
+        parts = self.rows.split(column.name, lambda cells: split_tuples(cells, count))
         removed = self._removed_fields(column, count)
         for index, part in enumerate(parts):
-            values = np.empty(self.rows.count, np.object_)
-            values[:] = part.binary().to_pylist()
+            values = objects(part.binary())
             sets = (part.sizes >= 0) & ~whole
             values[~sets] = UNSET_VALUE
             values[removed[index]] = None
@@ -238,37 +290,28 @@ class _ScopePlan:
 
     def _removed_fields(self, column: CqlColumn, count: int) -> npt.NDArray[np.bool_]:
         name = deleted_elements(column.name)
-        offsets, (keys,) = self._split(name, 1)
+        offsets, (keys,) = self.rows.split(name, split_collections)
         removed = np.zeros((count, self.rows.count), np.bool_)
         indices = to_arrow(CqlType("smallint"), keys.binary(), name).to_numpy(zero_copy_only=False)
         owners = np.repeat(np.arange(self.rows.count), np.diff(offsets))
         strange = np.flatnonzero((indices < 0) | (indices >= count))
         if len(strange):
-            raise self.rows.error(
-                int(owners[strange[0]]),
-                f"field {indices[strange[0]]} of {column.name} was deleted, and its type has {count}",
-                "the type was altered: restart to read its new definition",
-            )
+            message = f"field {indices[strange[0]]} of {column.name} was deleted, and its type has {count}"
+            raise self.rows.error(int(owners[strange[0]]), message, "the type was altered: restart to read its new definition")
         removed[indices.astype(np.int64), owners] = True
         return removed
 
-    def _split(self, name: str, parts: int) -> tuple[npt.NDArray[np.int64], tuple[Cells, ...]]:
-        try:
-            return split_collections(self.rows.cells(name), parts)
-        except MalformedValue as damage:
-            raise self.rows.damaged(name, damage) from None
-
     def _elements(self, column: CqlColumn) -> Iterator[Write]:
         """Yield the writes of a list's elements, by their keys."""
-        added, removed = self.rows.present(column.name), self.rows.present(deleted_elements(column.name))
-        touched = (added | removed | self.rows.flag(deleted(column.name))) & self.where
+        changed = self.rows.present(column.name) | self.rows.present(deleted_elements(column.name))
+        touched = (changed | self.rows.flag(deleted(column.name))) & self.where
         self.touched |= touched
         self.listed |= touched
         if not self.keyed:
             return
-        text, keys = self.scope.element(column), [self._key(name) for name in self.scope.keys]
+        text, keys = self.scope.element(column), [self.rows.key(name, self.where) for name in self.scope.keys]
         for name, parts in ((column.name, 2), (deleted_elements(column.name), 1)):
-            offsets, cells = self._split(name, parts)
+            offsets, cells = self.rows.split(name, partial(split_collections, parts=parts))
             element_keys = cells[0].binary().to_pylist()
             values = cells[1].binary().to_pylist() if parts == 2 else [None] * len(element_keys)
             owners = np.repeat(np.arange(self.rows.count), np.diff(offsets))
@@ -278,7 +321,6 @@ class _ScopePlan:
 
 
 def _gather(text: str, columns: Sequence[Objects], where: Mask) -> list[Write]:
-    """Yield a write for each row of a mask."""
     chosen = np.flatnonzero(where)
     if not len(chosen):
         return []
@@ -289,19 +331,11 @@ def _gather(text: str, columns: Sequence[Objects], where: Mask) -> list[Write]:
 def _deletes(rows: LogRows, target: CqlTable) -> list[Write]:
     row, partition = Scope.row(target), Scope.partition(target)
     codes = rows.operations
-    of_rows, of_partitions = np.isin(codes, _ROW_DELETES), np.isin(codes, _PARTITION_DELETES)
     found = []
-    for scope, where in ((row, of_rows), (partition, of_partitions)):
+    for scope, where in ((row, np.isin(codes, _ROW_DELETES)), (partition, np.isin(codes, _PARTITION_DELETES))):
         if where.any():
-            found += _gather(scope.delete(), [rows.stamps, *(_present_key(rows, name, where) for name in scope.keys)], where)
+            found += _gather(scope.delete(), [rows.stamps, *(rows.key(name, where) for name in scope.keys)], where)
     return found + list(_ranges(rows, target, partition))
-
-
-def _present_key(rows: LogRows, name: str, where: Mask) -> Objects:
-    missing = np.flatnonzero(where & ~rows.present(name))
-    if len(missing):
-        raise rows.error(int(missing[0]), f"column {name} of the key is null", "the log was not written by a server; report this")
-    return rows.raw(name)
 
 
 def _ranges(rows: LogRows, target: CqlTable, scope: Scope) -> Iterator[Write]:
@@ -314,7 +348,7 @@ def _ranges(rows: LogRows, target: CqlTable, scope: Scope) -> Iterator[Write]:
         paired = set((starts + 1).tolist()) & set(ends.tolist())
         alone = next(row for row in (*starts.tolist(), *ends.tolist()) if not {row, row + 1} & paired)
         raise rows.error(alone, "a deleted range has one end only", "its other end is not next to it in the log; report this")
-    partition = [_present_key(rows, name, np.isin(np.arange(rows.count), starts)) for name in scope.keys]
+    partition = [rows.key(name, np.isin(np.arange(rows.count), starts)) for name in scope.keys]
     clustering = [rows.raw(column.name) for column in target.clustering]
     times = rows.raw(TIME)
     for start in starts.tolist():
@@ -331,19 +365,31 @@ def _ranges(rows: LogRows, target: CqlTable, scope: Scope) -> Iterator[Write]:
 
 
 def _prefix(clustering: Sequence[Objects], row: int) -> tuple[bytes, ...]:
-    values: list[bytes] = []
-    for column in clustering:
-        if column[row] is None:
-            break
-        values.append(column[row])
-    return tuple(values)
+    return tuple(takewhile(lambda value: value is not None, (column[row] for column in clustering)))
 
 
 def words(numbers: npt.NDArray[np.int64], kind: str) -> Objects:
     """Serialise numbers for the protocol."""
     raw = numbers.astype(kind)
-    width = raw.dtype.itemsize
-    whole = raw.tobytes()
+    width, whole = raw.dtype.itemsize, raw.tobytes()
     found = np.empty(len(numbers), np.object_)
     found[:] = [whole[at : at + width] for at in range(0, len(whole), width)]
     return found
+
+
+def objects(column: Any) -> Objects:
+    found = np.empty(len(column), np.object_)
+    found[:] = column.to_pylist()
+    return found
+
+
+def valid(column: Any) -> Mask:
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def int_bytes(number: int) -> bytes:
+    return number.to_bytes(4, "big", signed=True)
+
+
+def long_bytes(number: int) -> bytes:
+    return number.to_bytes(8, "big", signed=True)

@@ -23,7 +23,7 @@ from headrace.sinks.cql.execution import run
 from headrace.sinks.cql.log_row_writes import LogRows, plan
 from headrace.sinks.cql.options import Dropped, Missing, ReplayOptions
 from headrace.sinks.cql.snapshot_writes import BaseRows
-from headrace.sinks.cql.target_claims import CqlClaims
+from headrace.sinks.cql.target_tables import CqlClaims
 
 Clock = Callable[[], float]
 
@@ -90,7 +90,6 @@ class ReplaySink(LogSink):
         return str(self.address)
 
     def target(self, table: CqlTable) -> CqlTable:
-        """Return the target of a source's table."""
         return target_tables.moved(table, self.address.keyspace or table.name.database)
 
     def prepare(self, tables: Iterable[CqlTable]) -> None:
@@ -114,11 +113,9 @@ class ReplaySink(LogSink):
             target_tables.alter(session, before, after, create=self._creates, drop=self._drops)
 
     def claims(self) -> CqlClaims:
-        """Return the claims on tables of the cluster."""
         return CqlClaims(self.address, self._creates)
 
     def target_of(self, name: TableName) -> str:
-        """Return the name of a table's target."""
         return f"{self.address.keyspace or name.database}.{name.table}"
 
     def writer(self) -> ReplayWriter:

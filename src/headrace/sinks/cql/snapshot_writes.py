@@ -1,6 +1,6 @@
 """Rows of the base table as writes: a snapshot's, or some that were read again.
 
-Each cell keeps its write time and expiry, so what the log says of it too is the same cell. Two things a row does not tell:
+Each cell keeps its write time and expiry, so a cell that the log also contains is the same cell. A row does not show two things:
 
 - a list's keys: its elements are written as of the snapshot (overwriting), under keys of our own that lie between those of elements that
   the log puts in front and those that it appends;
@@ -10,7 +10,7 @@ Each cell keeps its write time and expiry, so what the log says of it too is the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,9 +21,10 @@ from cassandra.query import UNSET_VALUE
 from headrace.cql import timeuuid
 from headrace.cql.blocks import RowBlock
 from headrace.cql.decode.arrow_arrays import Cells, MalformedValue, split_collections, split_tuples
+from headrace.cql.language.value_encoder import sized
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.errors import DefiniteError
-from headrace.sinks.cql.log_row_writes import Mask, Objects, Write, words
+from headrace.sinks.cql.log_row_writes import ALTERED, Mask, Objects, Write, int_bytes, long_bytes, objects, valid, words
 from headrace.sinks.cql.statements import Scope
 
 Numbers = npt.NDArray[np.int64]
@@ -75,43 +76,43 @@ class BaseRows:
     def listed(self) -> Iterator[tuple[Scope, dict[tuple[bytes, ...], int]]]:
         """Yield the keys of rows whose lists are written."""
         for scope, where in self._scopes():
-            keys = [_objects(self.block.rows.column(name)) for name in scope.keys]
+            keys = [objects(self.block.rows.column(name)) for name in scope.keys]
             wanted = np.zeros(self.count, np.bool_)
             for column in scope.lists:
-                wanted |= _valid(self.block.rows.column(column.name)) | self.block.again
+                wanted |= valid(self.block.rows.column(column.name)) | self.block.again
             chosen = np.flatnonzero(wanted & where).tolist()
             if chosen:
                 yield scope, {tuple(key[row] for key in keys): row for row in chosen}
 
     def _scopes(self) -> list[tuple[Scope, Mask]]:
         """Yield rows, and partitions with their static columns."""
-        found = [(Scope.row(self.target), _valid(self.block.rows.column((self.target.clustering or self.target.partition_key)[0].name)))]
+        found = [(Scope.row(self.target), valid(self.block.rows.column((self.target.clustering or self.target.partition_key)[0].name)))]
         if self.target.static:
             found.append((Scope.partition(self.target), ~found[0][1]))
         return [(scope, where) for scope, where in found if where.any()]
 
     def _list(self, scope: Scope, where: Mask, column: CqlColumn, text: str) -> Iterator[Write]:
         """Yield the writes of a list as of the snapshot: it is cleared, then each element is written with a generated key."""
-        keys = [_objects(self.block.rows.column(name)) for name in scope.keys]
-        stamp, empty = _long(self.block.as_of), scope.assign([column])
+        keys = [objects(self.block.rows.column(name)) for name in scope.keys]
+        stamp, empty = long_bytes(self.block.as_of), scope.assign([column])
         raw = self.block.rows.column(column.name)
-        offsets, (elements,) = self._split(column, lambda: split_collections(Cells.of(raw)))
+        offsets, (elements,) = self._split(column, split_collections)
         values = elements.binary().to_pylist()
         times, ttls = self._marks(column, offsets)
-        tells = _valid(self.block.times.column(column.name))
-        for row in np.flatnonzero(where & (_valid(raw) | self.block.again)).tolist():
+        tells = valid(self.block.times.column(column.name))
+        for row in np.flatnonzero(where & (valid(raw) | self.block.again)).tolist():
             key = tuple(part[row] for part in keys)
-            yield Write(empty, (stamp, _int(0), None, *key), row)
+            yield Write(empty, (stamp, int_bytes(0), None, *key), row)
             for number, at in enumerate(range(int(offsets[row]), int(offsets[row + 1]))):
                 # What was written in that very microsecond the log brings, under its own key.
                 if tells[row] and times[at] == self.block.as_of:
                     continue
                 of = timeuuid.make(self.block.as_of - _BEFORE_US + number // 10, _REST, number % 10).bytes
-                yield Write(text, (stamp, _int(int(ttls[at])), of, values[at], *key), row)
+                yield Write(text, (stamp, int_bytes(int(ttls[at])), of, values[at], *key), row)
 
     def _cells(self, scope: Scope, where: Mask) -> Iterator[Write]:
         """Yield the writes of all cells except lists, grouped by equal time and expiry per row."""
-        keys = [_objects(self.block.rows.column(name)) for name in scope.keys]
+        keys = [objects(self.block.rows.column(name)) for name in scope.keys]
         pieces = [self._atomic(column) for column in scope.atomic]
         for column in scope.made:
             if column.type.name == "udt":
@@ -121,7 +122,7 @@ class BaseRows:
             pieces.append(piece)
             for row, time, ttl, value in rest:
                 if where[row]:
-                    yield Write(scope.append(column), (_long(time), _int(ttl), value, *(key[row] for key in keys)), row)
+                    yield Write(scope.append(column), (long_bytes(time), int_bytes(ttl), value, *(key[row] for key in keys)), row)
         if pieces:
             yield from _rounds(scope.restore(), pieces, keys, where)
         if scope.columns == self.target.regular:
@@ -130,38 +131,35 @@ class BaseRows:
     def _markers(self, scope: Scope, keys: list[Objects], where: Mask) -> Iterator[Write]:
         alone = where.copy()
         for column in scope.columns:
-            alone &= ~_valid(self.block.rows.column(column.name))
+            alone &= ~valid(self.block.rows.column(column.name))
         for row in np.flatnonzero(alone).tolist():
-            yield Write(scope.insert([]), (*(key[row] for key in keys), _long(self.block.as_of), _int(0)), row)
+            yield Write(scope.insert([]), (*(key[row] for key in keys), long_bytes(self.block.as_of), int_bytes(0)), row)
 
     def _gone(self) -> Iterator[Write]:
         if self.block.gone is None:
             return
         scope = Scope.row(self.target)
-        keys = [_objects(self.block.gone.column(name)) for name in scope.keys]
+        keys = [objects(self.block.gone.column(name)) for name in scope.keys]
         for row in range(self.block.gone.num_rows):
-            yield Write(scope.delete(), (_long(self.block.as_of), *(key[row] for key in keys)), self.count + row)
+            yield Write(scope.delete(), (long_bytes(self.block.as_of), *(key[row] for key in keys)), self.count + row)
 
     def _atomic(self, column: CqlColumn) -> _Piece:
         raw = self.block.rows.column(column.name)
-        there = _valid(raw)
+        there = valid(raw)
         times, ttls = self._marks(column, np.concatenate([[0], np.cumsum(there)]))
-        return _Piece(_objects(raw), there, _spread(times, there), _spread(ttls, there))
+        return _Piece(objects(raw), there, _spread(times, there), _spread(ttls, there))
 
     def _fields(self, column: CqlColumn) -> Iterator[_Piece]:
-        raw = self.block.rows.column(column.name)
-        there = _valid(raw)
-        count = len(column.type.fields)
-        parts = self._split(column, lambda: split_tuples(Cells.of(raw), count))
+        there, count = valid(self.block.rows.column(column.name)), len(column.type.fields)
+        parts = self._split(column, lambda cells: split_tuples(cells, count))
         times, ttls = self._marks(column, np.concatenate([[0], np.cumsum(there * count)]))
         for index, part in enumerate(parts):
-            yield _Piece(_objects(part.binary()), part.sizes >= 0, _spread(times[index::count], there), _spread(ttls[index::count], there))
+            yield _Piece(objects(part.binary()), part.sizes >= 0, _spread(times[index::count], there), _spread(ttls[index::count], there))
 
     def _collection(self, column: CqlColumn) -> tuple[_Piece, list[tuple[int, int, int, bytes]]]:
         """Group the elements of maps and sets by equal time and expiry."""
-        raw = self.block.rows.column(column.name)
         width = 2 if column.type.name == "map" else 1
-        offsets, parts = self._split(column, lambda: split_collections(Cells.of(raw), width))
+        offsets, parts = self._split(column, lambda cells: split_collections(cells, width))
         times, ttls = self._marks(column, offsets)
         first, some = np.minimum(offsets[:-1], max(len(times) - 1, 0)), np.diff(offsets) > 0
         owners = np.repeat(np.arange(self.count), np.diff(offsets))
@@ -170,26 +168,23 @@ class BaseRows:
         mixed[owners[differs]] = True
         row_times = times[first] if len(times) else np.zeros(self.count, np.int64)
         row_ttls = ttls[first] if len(times) else np.zeros(self.count, np.int64)
-        piece = _Piece(_objects(raw), some & ~mixed, row_times, row_ttls)
+        piece = _Piece(objects(self.block.rows.column(column.name)), some & ~mixed, row_times, row_ttls)
         values = [part.binary().to_pylist() for part in parts] if mixed.any() else []
         rest = []
         for row in np.flatnonzero(mixed).tolist():
             groups: dict[tuple[int, int], list[bytes]] = {}
             for at in range(int(offsets[row]), int(offsets[row + 1])):
-                entry = b"".join(_sized(part[at]) for part in values)
+                entry = b"".join(sized(part[at]) for part in values)
                 groups.setdefault((int(times[at]), int(ttls[at])), []).append(entry)
-            rest += [(row, time, ttl, _int(len(entries)) + b"".join(entries)) for (time, ttl), entries in groups.items()]
+            rest += [(row, time, ttl, int_bytes(len(entries)) + b"".join(entries)) for (time, ttl), entries in groups.items()]
         return piece, rest
 
-    def _split(self, column: CqlColumn, split: Any) -> Any:
+    def _split(self, column: CqlColumn, split: Callable[[Cells], Any]) -> Any:
         try:
-            return split()
+            return split(Cells.of(self.block.rows.column(column.name)))
         except MalformedValue as damage:
-            raise DefiniteError(
-                f"column {column.name} cannot be read: {damage.reason}",
-                place=self.place(damage.row),
-                hint="if the table or its type was altered just now, restart to read its new definition; else report this",
-            ) from None
+            message = f"column {column.name} cannot be read: {damage.reason}"
+            raise DefiniteError(message, place=self.place(damage.row), hint=ALTERED) from None
 
     def _marks(self, column: CqlColumn, offsets: npt.NDArray[Any]) -> tuple[Numbers, Numbers]:
         """Return the write time and the TTL of each cell; `offsets` are the bounds of each row's cells."""
@@ -240,25 +235,3 @@ def _rounds(text: str, pieces: list[_Piece], keys: list[Objects], where: Mask) -
         bound = [words(times, ">i8"), words(ttls, ">i4"), *columns, *keys]
         for row, given in zip(rows.tolist(), zip(*(column[rows].tolist() for column in bound), strict=True), strict=True):
             yield Write(text, given, row)
-
-
-def _valid(column: Any) -> Mask:
-    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
-
-
-def _objects(column: Any) -> Objects:
-    found = np.empty(len(column), np.object_)
-    found[:] = column.to_pylist()
-    return found
-
-
-def _sized(value: bytes | None) -> bytes:
-    return _int(-1) if value is None else _int(len(value)) + value
-
-
-def _int(number: int) -> bytes:
-    return number.to_bytes(4, "big", signed=True)
-
-
-def _long(number: int) -> bytes:
-    return number.to_bytes(8, "big", signed=True)

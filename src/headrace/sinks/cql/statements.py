@@ -52,7 +52,7 @@ class Scope:
     def insert(self, columns: Sequence[CqlColumn]) -> str:
         """Bound: the key, the columns, timestamp, TTL."""
         names = [*self.keys, *(column.name for column in columns)]
-        return f"INSERT INTO {self.table} ({_listed(names)}) VALUES ({', '.join('?' * len(names))}) {_USING}"
+        return f"INSERT INTO {self.table} ({', '.join(map(quoted, names))}) VALUES ({', '.join('?' * len(names))}) {_USING}"
 
     def assign(self, columns: Sequence[CqlColumn]) -> str:
         """Bound: timestamp, TTL, the columns, the key."""
@@ -114,7 +114,3 @@ def _changes(column: CqlColumn) -> list[str]:
     if column.type.name == "udt":
         return [f"{name}.{quoted(field)} = ?" for field in column.type.fields]
     return [f"{name} = {name} + ?", f"{name} = {name} - ?"]
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(quoted, names))

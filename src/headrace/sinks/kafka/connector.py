@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.kafka.address import SCHEME, parse_kafka_url
 from headrace.sinks.connector import NamedSink, OpenRequest, SinkConnector
-from headrace.sinks.kafka.messages.options import CHANGEABLE, KafkaOptions
+from headrace.sinks.kafka.options import CHANGEABLE, KafkaOptions
 
 if TYPE_CHECKING:
     from headrace.sinks.base import Sink
@@ -32,7 +32,7 @@ def _open_log(request: OpenRequest) -> Iterator[NamedSink[LogSink]]:
 
 @contextmanager
 def _open_claims(address: str) -> Iterator[tuple[ClaimStore, str]]:
-    from headrace.sinks.kafka.target_claims import KafkaClaims
+    from headrace.sinks.kafka.topics import KafkaClaims
 
     cluster = parse_kafka_url(address)
     yield KafkaClaims(cluster, KafkaOptions()), str(cluster)

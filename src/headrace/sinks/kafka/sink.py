@@ -7,6 +7,9 @@ after a snapshot of one position.
 
 from __future__ import annotations
 
+import functools
+import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -14,21 +17,19 @@ from typing import Self
 from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress, parse_kafka_url
 from headrace.kafka.mypipe.values import ValueMapping
+from headrace.model.alter_effects import Alteration
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.append_only import AppendOnlySink
-from headrace.sinks.base import TableRequirements
+from headrace.sinks.base import AppendOnlySink, TableRequirements
 from headrace.sinks.kafka.debezium.envelope_encoder import DebeziumEncoder, Origin
-from headrace.sinks.kafka.messages.messages import MessageEncoder
-from headrace.sinks.kafka.messages.options import Cleanup, KafkaOptions, MessageFormat, MutationSchemas, TextAs, Truncates, UnsignedBigintAs
-from headrace.sinks.kafka.messages.topics import ensure_topics
-from headrace.sinks.kafka.messages.writer import KafkaWriter
+from headrace.sinks.kafka.delivery import KafkaWriter, MessageEncoder
 from headrace.sinks.kafka.mypipe.encoder import MypipeEncoder, MypipeLayouts, check_ids
-from headrace.sinks.kafka.mypipe.generic import GenericTableEncodings
-from headrace.sinks.kafka.mypipe.schema_registration import open_book
-from headrace.sinks.kafka.mypipe.specific import SpecificTableEncodings
-from headrace.sinks.kafka.schema_changes import KafkaSchemaApplier
-from headrace.sinks.kafka.target_claims import KafkaClaims
+from headrace.sinks.kafka.mypipe.layouts import GenericTableEncodings, SpecificTableEncodings, open_book
+from headrace.sinks.kafka.options import Cleanup, KafkaOptions, MessageFormat, MutationSchemas, TextAs, Truncates, UnsignedBigintAs
+from headrace.sinks.kafka.topics import KafkaClaims, ensure_topics
+from headrace.sinks.schema_changes import DdlPlan, SchemaApplier, Step
+
+log = logging.getLogger("headrace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class KafkaSink(AppendOnlySink):
         return {schema.name: TableRequirements((), ordered=True, exact=True, keeps=True, transactions=True) for schema in schemas}
 
     def schema_applier(self) -> KafkaSchemaApplier:
-        return KafkaSchemaApplier(self.check, self._tell_emptied if self.choices.truncates is Truncates.SEND else None)
+        return KafkaSchemaApplier(self)
 
     def claims(self) -> KafkaClaims:
         return KafkaClaims(self.address, self.choices)
@@ -105,7 +106,7 @@ class KafkaSink(AppendOnlySink):
     def writer(self) -> KafkaWriter[ChangeBlock]:
         return KafkaWriter(self.address, self.choices, self.encoder())
 
-    def _tell_emptied(self, schema: TableSchema, version: int) -> None:
+    def send_truncation(self, schema: TableSchema, version: int) -> None:
         writer = self.writer()
         try:
             writer.send([DebeziumEncoder(self.choices, self.origin).emptied(schema, version)])
@@ -113,7 +114,6 @@ class KafkaSink(AppendOnlySink):
             writer.close()
 
     def encoder(self) -> MessageEncoder[ChangeBlock]:
-        """Return the encoder of the chosen format."""
         forms = self._forms()
         if forms is None:
             return DebeziumEncoder(self.choices, self.origin)
@@ -132,3 +132,60 @@ class KafkaSink(AppendOnlySink):
             case MessageFormat.SPECIFIC:
                 return SpecificTableEncodings(open_book(self.choices, must_be_shared=True), mapping)
         return None
+
+
+@functools.cache
+def _warn_truncate() -> None:
+    log.warning(
+        "a table was truncated, which its topic does not show: mypipe's messages cannot express it, and Debezium's events do only "
+        "with kafka.truncates = send"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSchemaApplier(SchemaApplier):
+    """Messages after a statement have the table's new definition, and topics are never altered.
+
+    A table that was created, altered or renamed is prepared again (its topic, its schemas). A definition that readers of the earlier
+    messages could not read is rejected when the statement is planned. DROP TABLE leaves the topic as it is. So does TRUNCATE, unless the
+    user chose that Debezium's events report it (`kafka.truncates`): then the event is a step, which a crash may repeat with the same
+    position.
+    """
+
+    sink: KafkaSink
+
+    def plan_alteration(self, alteration: Alteration, version: int) -> DdlPlan:
+        del version
+        self._check(alteration.after)
+        return DdlPlan(prepared=True)
+
+    def plan_emptying(self, schema: TableSchema, version: int) -> DdlPlan:
+        if self.sink.choices.truncates is not Truncates.SEND:
+            _warn_truncate()
+            return DdlPlan()
+        return DdlPlan((Step((json.dumps({"emptied": schema.to_json(), "version": version}),)),))
+
+    def plan_creation(self, schema: TableSchema) -> DdlPlan:
+        """The topic may hold messages of an earlier table of that name."""
+        self._check(schema)
+        return DdlPlan()
+
+    def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> DdlPlan:
+        """Later changes go to the topic of the new name."""
+        for _, new in moves:
+            self._check(new)
+        return DdlPlan()
+
+    def _check(self, schema: TableSchema) -> None:
+        try:
+            self.sink.check(schema)
+        except DefiniteError as error:
+            hint = f"{error.hint}; or let readers handle it: --set kafka.incompatible=new"
+            raise DefiniteError(f"table {schema.name} was changed: {error.message}", place=error.place, hint=hint) from error
+
+    def run_step(self, step: Step) -> None:
+        is_sending = self.sink.choices.truncates is Truncates.SEND
+        if not is_sending or not all(statement.startswith('{"emptied"') for statement in step.statements):
+            raise DefiniteError("Kafka has no tables to alter", place=str(step.statements), hint="use the state directory of this sink")
+        for entry in map(json.loads, step.statements):
+            self.sink.send_truncation(TableSchema.from_json(entry["emptied"]), entry["version"])

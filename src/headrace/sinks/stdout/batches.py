@@ -22,8 +22,6 @@ _LINE_BYTES: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class LineOptions:
-    """What lines look like. Picklable."""
-
     human: bool = False
     colour: bool = False
     big_as_text: bool = False
@@ -49,8 +47,6 @@ class Piece:
 
 
 class LineForm(Protocol):
-    """Makes lines of one table's changes."""
-
     def lines(self, piece: Piece, position: Any) -> Any: ...
 
 
@@ -78,7 +74,6 @@ def committed(block: ChangeBlock, at: Any, between: str) -> Any:
 
 
 def as_bytes(lines: Any) -> memoryview:
-    """Lines one after the other."""
     if not len(lines):
         return memoryview(b"")
     offsets = np.frombuffer(lines.buffers()[1], dtype=np.int32, count=len(lines) + 1 + lines.offset)

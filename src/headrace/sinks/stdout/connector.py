@@ -20,7 +20,7 @@ STDOUT_ADDRESS: Final = "stdout:"
 
 @contextmanager
 def _open(request: OpenRequest) -> Iterator[NamedSink[Sink]]:
-    from headrace.sinks.stdout.output_frame import NO_FRAME
+    from headrace.sinks.stdout.output import NO_FRAME
     from headrace.sinks.stdout.sink import StdoutSink, handover, parse_stdout
     from headrace.sinks.stdout.sql_format import SQL_FRAME
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import dataclass
 from typing import Final
 
 from headrace.errors import DefiniteError
@@ -13,8 +14,6 @@ _MOST: Final = 1 << 20
 
 
 class Output:
-    """Prints lines."""
-
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self.left = False
@@ -26,7 +25,6 @@ class Output:
             if self.left:
                 raise reader_left()
             try:
-                sys.stdout.flush()
                 self._write(memoryview(lines))
             except BrokenPipeError:
                 self.left = True
@@ -37,6 +35,7 @@ class Output:
                 raise DefiniteError(f"the output cannot be written: {error}", place="stdout", hint="give it more room") from error
 
     def _write(self, lines: memoryview) -> None:
+        sys.stdout.flush()
         for start in range(0, len(lines), _MOST):
             sys.stdout.buffer.write(lines[start : start + _MOST])
         sys.stdout.buffer.flush()
@@ -46,7 +45,6 @@ STDOUT: Final = Output()
 
 
 def reader_left() -> DefiniteError:
-    """Return the error of a pipe whose reader has closed the output."""
     return DefiniteError("the reader of the output has closed it", place="stdout", hint="run again: incomplete output is printed again")
 
 
@@ -55,3 +53,13 @@ def may_colour(wanted: str) -> bool:
     if wanted != "auto":
         return wanted == "always"
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFrame:
+    preface: bytes = b""
+    before_transaction: bytes = b""
+    after_transaction: bytes = b""
+
+
+NO_FRAME: Final = OutputFrame()

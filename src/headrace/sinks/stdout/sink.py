@@ -19,15 +19,13 @@ import pyarrow as pa
 from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
-from headrace.sinks.append_only import AppendOnlySchemaApplier, AppendOnlySink
-from headrace.sinks.base import BatchCommit
+from headrace.sinks.base import AppendOnlySchemaApplier, AppendOnlySink, BatchCommit
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.schema_changes import LedgerEntry, SchemaApplier
 from headrace.sinks.stdout.batches import LineOptions
 from headrace.sinks.stdout.encoder import LineEncoder, Lines
 from headrace.sinks.stdout.options import BigNumbers, Colour, LineFormat
-from headrace.sinks.stdout.output import STDOUT, may_colour
-from headrace.sinks.stdout.output_frame import NO_FRAME, OutputFrame
+from headrace.sinks.stdout.output import NO_FRAME, STDOUT, OutputFrame, may_colour
 from headrace.sinks.stdout.spool import Receiver, Sender, print_batch, print_line
 from headrace.sinks.stdout.sql_format import SqlSchemaApplier
 
@@ -68,8 +66,6 @@ def handover(directory: Path, host: str, frame: OutputFrame = NO_FRAME) -> Itera
 
 @dataclass(frozen=True, slots=True)
 class StdoutSink(AppendOnlySink):
-    """Prints change blocks."""
-
     handover: Handover
     choices: LineOptions = field(default_factory=LineOptions)
     log: str = "binlog"
@@ -83,13 +79,11 @@ class StdoutSink(AppendOnlySink):
         return SqlSchemaApplier(self.record) if self.choices.sql else AppendOnlySchemaApplier(self.record)
 
     def record(self, entries: Iterable[LedgerEntry]) -> None:
-        """Print a line for each schema change."""
         lines = LineEncoder(self.choices, self.log).statements(entries)
         if lines:
             print_line(self.handover.token, lines)
 
     def commit_batch(self, batch: BatchCommit) -> None:
-        """Print the lines of the batch."""
         del batch
         print_batch(self.handover.token)
 
@@ -132,9 +126,9 @@ class LogLineWriter:
 
     def write(self, block: LogBlock | RowBlock) -> None:
         # Only such a source loads its kernels.
+        from headrace.sinks.kafka.debezium.json_fragments import join
         from headrace.sinks.kafka.scylla.log_documents import log_documents, row_documents
-        from headrace.sinks.stdout.json_values import join
-        from headrace.sinks.stdout.terminal_escapes import escape_unsafe
+        from headrace.sinks.stdout.json_values import escape_unsafe
 
         made = log_documents(block).in_order() if isinstance(block, LogBlock) else row_documents(block)
         if len(made.value):

@@ -29,8 +29,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.sinks.stdout.encoder import Lines
-from headrace.sinks.stdout.output import Output, reader_left
-from headrace.sinks.stdout.output_frame import NO_FRAME, OutputFrame
+from headrace.sinks.stdout.output import NO_FRAME, Output, OutputFrame, reader_left
 
 log = logging.getLogger("headrace")
 
@@ -118,7 +117,6 @@ class Receiver:
         order: npt.NDArray[np.int64],
         groups: npt.NDArray[np.uint64] | None,
     ) -> None:
-        """Print lines in an order; `groups`: the transaction of each, in that order."""
         lines = pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(content)])
         sizes = np.cumsum(np.diff(ends)[order])
         start = 0
@@ -136,7 +134,6 @@ class Receiver:
         del lines
 
     def _framed(self, piece: Any, groups: npt.NDArray[np.uint64], start: int, stop: int) -> Any:
-        """Put the beginning and the end of each transaction around its lines."""
         changes = np.concatenate(([True], np.diff(groups) != 0, [True]))
         nothing, kind = pa.scalar(b"", pa.large_binary()), pa.large_binary()
         before = pc.if_else(pa.array(changes[start:stop]), pa.scalar(self._frame.before_transaction, kind), nothing)
@@ -201,7 +198,6 @@ def print_batch(token: str) -> None:
 
 
 def print_line(token: str, line: bytes) -> None:
-    """Print a line of the driver's own."""
     _receivers[token].write(line)
 
 
@@ -253,7 +249,6 @@ class Sender:
 
 
 def _parts(lines: Lines) -> Any:
-    """Lines in parts of bounded size."""
     text = lines.text.cast(pa.large_binary())
     sizes = np.cumsum(pc.binary_length(text).to_numpy(zero_copy_only=False))
     versions = np.ascontiguousarray(lines.version.to_numpy())

@@ -25,12 +25,12 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column, TableSchema
 from headrace.model.text_values import fixed_bytes_printer, format_decimals, format_hex, format_times, format_timestamps
-from headrace.sinks.append_only import AppendOnlySchemaApplier
+from headrace.sinks.base import AppendOnlySchemaApplier
 from headrace.sinks.event_positions import Places
+from headrace.sinks.kafka.debezium.json_fragments import join
 from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step
 from headrace.sinks.stdout.batches import LineOptions, Piece
-from headrace.sinks.stdout.json_values import join
-from headrace.sinks.stdout.output_frame import OutputFrame
+from headrace.sinks.stdout.output import OutputFrame
 from headrace.terminal_text import CONTROL_RANGES, FORMAT_RANGES, escape_text
 
 _Render = Callable[[Any], Any]
@@ -50,8 +50,6 @@ _ATOMIC: Final = re.compile(r"\s+START\s+TRANSACTION\s*$", re.IGNORECASE)
 
 
 class SqlForm:
-    """A statement for each change of one table."""
-
     def __init__(self, schema: TableSchema, choices: LineOptions) -> None:
         del choices
         name = f"{_identifier(schema.name.database)}.{_identifier(schema.name.table)}"
@@ -224,7 +222,6 @@ def _or_null(texts: Any) -> Any:
 
 
 def _between(parts: list[Any], separator: str) -> list[Any]:
-    """Put a separator between parts."""
     found: list[Any] = []
     for part in parts:
         found += [separator, part] if found else [part]

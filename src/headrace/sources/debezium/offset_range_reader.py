@@ -7,16 +7,18 @@ was read completely: every record that the topic holds in it, in order.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.kafka.address import UNPACKED, KafkaAddress
-from headrace.kafka.librdkafka import BatchConsumer
-from headrace.kafka.message_columns import MessageColumns, MessageGatherer
+from headrace.kafka.librdkafka import BatchConsumer, MessageGatherer
 from headrace.model.json_record import JsonRecord
 from headrace.sources.debezium.events.records import Records
 
@@ -24,6 +26,9 @@ UNREACHABLE: Final = "Kafka is unavailable"
 """Prefix of errors that end when the brokers are available again."""
 BLOCK_ROWS, BLOCK_BYTES = 65_536, 64 << 20
 """A block of records ends when it has this many rows or bytes."""
+WINDOW_ROWS: Final = 32_768
+WINDOW_BYTES: Final = 32 << 20
+"""Bounds of a window. A batch that is open while Headrace is replaced is cut by the new version: these numbers must not change."""
 _MESSAGES: Final = 5000
 """Records per read."""
 _UNKNOWN_BYTES: Final = 256 << 10
@@ -50,8 +55,6 @@ class KafkaUnavailable(TransientError):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which records a stream reads, and how many per batch."""
-
     address: KafkaAddress
     pattern: str
     """A regular expression over whole names of topics. New topics are read from their beginning."""
@@ -80,7 +83,6 @@ class OffsetRange(JsonRecord):
 
 
 def read_offset_range(address: KafkaAddress, wanted: OffsetRange) -> Iterator[Records]:
-    """Yield the records of a range, in pieces."""
     fetcher = _fetchers.get(address)
     if fetcher is None:
         fetcher = _fetchers[address] = _RangeConsumer(address)
@@ -117,18 +119,15 @@ class _RangeConsumer:
 
     def read_offset_range(self, wanted: OffsetRange) -> Iterator[Records]:
         if self._at != (wanted.topic, wanted.partition, wanted.start):
-            self._seek(wanted)
+            try:
+                self._consumer.seek(wanted.topic, wanted.partition, wanted.start)
+            except KafkaException as error:
+                raise self._failure(error.args[0], wanted) from error
         # A caller that stops early leaves the consumer at an arbitrary offset.
         self._at = None
         gathering = MessageGatherer(min(BLOCK_ROWS, wanted.end - wanted.start))
         for _ in self._gathered(wanted, gathering):
-            yield _records(wanted, gathering.columns())
-
-    def _seek(self, wanted: OffsetRange) -> None:
-        try:
-            self._consumer.seek(wanted.topic, wanted.partition, wanted.start)
-        except KafkaException as error:
-            raise self._failure(error.args[0], wanted) from error
+            yield Records(wanted.topic, wanted.partition, *gathering.columns())
 
     def _gathered(self, wanted: OffsetRange, gathering: MessageGatherer) -> Iterator[None]:
         """Stop when enough is gathered, or when the range is complete. Topics have holes, from compaction and aborted transactions."""
@@ -182,7 +181,6 @@ def is_denied(error: KafkaError) -> bool:
 
 
 def reading_error(error: KafkaError, place: str) -> HeadraceError:
-    """Translate librdkafka's read error."""
     if error.code() == KafkaError._INVALID_ARG:
         return DefiniteError(
             f"the properties in the address of the Kafka cluster cannot be used: {error.str()}",
@@ -199,11 +197,13 @@ def reading_error(error: KafkaError, place: str) -> HeadraceError:
     if error.code() == KafkaError._BAD_COMPRESSION:
         return DefiniteError(f"a batch of records cannot be unpacked: {error.str()}", place=place, hint=UNPACKED)
     if is_denied(error):
-        return DefiniteError(
+        denied = DefiniteError(
             f"Kafka denies access: {error.str()}",
             place=place,
             hint="check user, password and security.protocol in the source's address, and the user's right to read the topics",
         )
+        denied.wrong_password = "AUTHENTICATION" in str(error.name())
+        return denied
     return TransientError(f"{UNREACHABLE}: {error.str()}", place=place, hint="check that the brokers run and can be reached")
 
 
@@ -211,5 +211,53 @@ _fetchers: dict[KafkaAddress, _RangeConsumer] = {}
 """The consumers of this process, by address."""
 
 
-def _records(wanted: OffsetRange, found: MessageColumns) -> Records:
-    return Records(wanted.topic, wanted.partition, found.offset, found.key, found.value, found.timestamp, found.headers)
+def cut_windows(pieces: Iterable[Records]) -> Iterator[Records]:
+    """Yield the records of one range in windows whose bounds depend on the records alone.
+
+    Brokers return records in pieces of any size, and a block of a target that counts rows must hold the same rows at each replay. A window
+    ends after the record with which it has `WINDOW_ROWS` records or `WINDOW_BYTES` bytes of keys and values, or at the end of its range.
+    """
+    held: Records | None = None
+    for piece in pieces:
+        held = piece if held is None else _joined(held, piece)
+        while (end := _end_of_window(held)) is not None:
+            yield _sliced(held, 0, end)
+            held = _sliced(held, end, held.rows)
+    if held is not None and held.rows:
+        yield held
+
+
+def _end_of_window(records: Records) -> int | None:
+    """Return how many records the first window has; None if it may have more than these."""
+    sizes = [pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False) for column in (records.key, records.value)]
+    total = np.cumsum(sizes[0].astype(np.int64) + sizes[1])
+    full = int(np.searchsorted(total, WINDOW_BYTES)) + 1
+    end = min(full, WINDOW_ROWS)
+    return end if end <= records.rows else None
+
+
+def _joined(one: Records, other: Records) -> Records:
+    kinds = [each.headers.type for each in (one, other) if each.headers is not None]
+    parts = [each.headers if each.headers is not None else pa.nulls(each.rows, kind) for kind in kinds[:1] for each in (one, other)]
+    return Records(
+        one.topic,
+        one.partition,
+        pa.concat_arrays([one.offset, other.offset]),
+        pa.concat_arrays([one.key, other.key]),
+        pa.concat_arrays([one.value, other.value]),
+        pa.concat_arrays([one.timestamp, other.timestamp]),
+        pa.concat_arrays(parts) if parts else None,
+    )
+
+
+def _sliced(records: Records, start: int, end: int) -> Records:
+    rows = end - start
+    return Records(
+        records.topic,
+        records.partition,
+        records.offset.slice(start, rows),
+        records.key.slice(start, rows),
+        records.value.slice(start, rows),
+        records.timestamp.slice(start, rows),
+        None if records.headers is None else records.headers.slice(start, rows),
+    )

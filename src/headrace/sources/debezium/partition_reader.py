@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.change_block import Op
 from headrace.model.schema import TableName, TableSchema
-from headrace.sources.debezium.block_builder import build_blocks, take_images
 from headrace.sources.debezium.events.event_versions import (
     ASKED_OF_LOGS,
     EventPositions,
@@ -30,7 +29,6 @@ from headrace.sources.debezium.events.event_versions import (
     rule_of,
     versions_of,
 )
-from headrace.sources.debezium.events.fields import RowFields
 from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot, check_first, find_snapshots
 from headrace.sources.debezium.events.options import EventShape as ChosenShape
 from headrace.sources.debezium.events.options import Format, SecondSnapshot, VersionSource
@@ -46,23 +44,21 @@ from headrace.sources.debezium.events.parsed_events import (
     Events,
     ParsedEvents,
     Rejection,
+    RowFields,
     Rows,
     may_be_unsigned,
     sends_zero_dates,
     take_events,
 )
-from headrace.sources.debezium.events.records import DecodedRecords, DetectedSchema, Records, Truncation
+from headrace.sources.debezium.events.records import DecodedRecords, DetectedSchema, KnownTable, ReadContext, Records, Truncation
 from headrace.sources.debezium.events.source_marks import MarkKey, SourceMark
-from headrace.sources.debezium.formats.envelope import names_program
 from headrace.sources.debezium.formats.json_columns import ScannedRecords, TextColumn
 from headrace.sources.debezium.formats.json_events import JsonParser
-from headrace.sources.debezium.formats.json_records import group_records
-from headrace.sources.debezium.read_context import KnownTable, ReadContext
+from headrace.sources.debezium.formats.json_records import group_records, names_program
 from headrace.sources.debezium.repeated_events import check_countable, repeated_records
-from headrace.sources.debezium.row_images import BeforeImages, RowImages, build_row_images
+from headrace.sources.debezium.row_images import BeforeImages, RowImages, build_blocks, build_row_images, take_images
 from headrace.sources.debezium.types.column_mapping import with_numeric
-from headrace.sources.debezium.types.described_schema import completed_schema, described_schema
-from headrace.sources.debezium.types.inferred_fields import expected_fields, infer_fields
+from headrace.sources.debezium.types.inferred_fields import completed_schema, described_schema, expected_fields
 from headrace.sources.debezium.types.schema_widening import can_hold
 
 _AVRO_MAGIC: Final = 0
@@ -71,8 +67,6 @@ _OFFSET_HINT: Final = "add the log position to events (flat rows: add.fields=sou
 
 
 class PartitionReader:
-    """One use of a reader."""
-
     def __init__(self, reader: ReadContext, records: Records) -> None:
         self._reader, self._options, self._records = reader, reader.options, records
         self._location = f"{records.topic}[{records.partition}]"
@@ -125,7 +119,6 @@ class PartitionReader:
         return found
 
     def _formats(self, live: Rows) -> tuple[Rows, Rows]:
-        """Return the rows in Avro and the rows in JSON."""
         none = np.zeros(0, np.int64)
         if self._options.format is not Format.AUTO:
             return (live, none) if self._options.format is Format.AVRO else (none, live)
@@ -152,7 +145,6 @@ class PartitionReader:
         return [(name, np.sort(np.concatenate(parts))) for name, parts in by_name.items()]
 
     def _named(self, table: TableName | None, events: Sequence[Events]) -> list[tuple[TableName, Events]]:
-        """Return events with their table."""
         if table is not None:
             return [(table, each) for each in events]
         if self._unnamed is not None and events:
@@ -191,7 +183,7 @@ class PartitionReader:
         known = self._known(table)
         by_log = known is not None and known.order is not None and known.order.rule is VersionRule.BINLOG and known.schema.row_key
         asked = ASKED_OF_LOGS if by_log and known is not None and not known.counts else None
-        return JsonParser(self._options, self._expected_of(table), infer_fields, asked)
+        return JsonParser(self._options, self._expected_of(table), asked)
 
     def _avro_parser(self, table: TableName | None) -> EventParser:
         from headrace.sources.debezium.formats.avro_events import AvroParser, repository_at
@@ -284,7 +276,6 @@ class PartitionReader:
         return tail
 
     def _pass_marks(self, counted: Sequence[tuple[KnownTable, Events]], epochs: npt.NDArray[np.uint64]) -> None:
-        """Find the events that targets have counted already."""
         for table in dict.fromkeys(known.schema.name for known, _ in counted):
             parts = [(each, self._versions(known, each, epochs)) for known, each in counted if known.schema.name == table]
             repeated, mark = repeated_records(table, parts, self._records, self._reader.marks_before(self._records))
@@ -297,7 +288,6 @@ class PartitionReader:
         return can_hold(known.schema, self._table_schema(known.schema.name, known, events.fields), zeroes=sends_zero_dates(events.source))
 
     def _order(self, table: TableName, events: Events, parser: EventParser) -> TableVersioning:
-        """Return the versioning rule, which a table's first events fix."""
         if table in self._orders:
             return self._orders[table]
         tombstones = parser.saw_flat and not parser.saw_deleted
@@ -361,7 +351,6 @@ class PartitionReader:
         return with_numeric(completed_schema(table, known.schema, expected, fields), self._options.numeric)
 
     def _report_schema(self, table: TableName, known: KnownTable | None, events: Events, parser: EventParser) -> None:
-        """Return the report of a table whose events differ from the sink's schema."""
         changes = np.flatnonzero((events.op != TRUNCATE) & (events.op != MESSAGE))
         self._ignore("message", int((events.op == MESSAGE).sum()))
         if not len(changes):
@@ -429,7 +418,6 @@ class PartitionReader:
             self._snapshots += seen
 
     def _key_changes(self) -> npt.NDArray[np.bool_]:
-        """Return which records belong to a key change, by their headers."""
         if self._moving is None:
             self._moving = np.zeros(self._records.rows, np.bool_)
             headers = self._records.headers
@@ -478,7 +466,8 @@ class PartitionReader:
 
     def _decoded(self, tail: LogTail | None) -> DecodedRecords:
         blocks, kept = build_blocks(self._images, self._records)
-        new = {table: order for table, order in self._orders.items() if self._is_new(table)}
+        known = self._reader.tables
+        new = {table: order for table, order in self._orders.items() if table in known and known[table].order is None}
         return DecodedRecords(
             blocks,
             kept,
@@ -491,7 +480,3 @@ class PartitionReader:
             tuple(self._snapshots),
             self._marks,
         )
-
-    def _is_new(self, table: TableName) -> bool:
-        known = self._reader.tables.get(table)
-        return known is not None and known.order is None

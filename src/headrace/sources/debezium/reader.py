@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.sources.debezium.events.records import DecodedRecords, Records
-from headrace.sources.debezium.read_context import ReadContext
+from headrace.sources.debezium.events.records import DecodedRecords, ReadContext, Records
 
 
 @dataclass(frozen=True, slots=True)
 class DebeziumReader(ReadContext):
-    """Picklable."""
-
     def read(self, records: Records) -> DecodedRecords:
         """Decode the records. Raise `DefiniteError` only where continuing would be wrong for a whole table."""
         from headrace.sources.debezium.partition_reader import PartitionReader

@@ -1,4 +1,4 @@
-"""Parsed events to row images of a table: wire values become column values, in bulk.
+"""Parsed events to row images of a table (wire values become column values, in bulk), and images to change blocks.
 
 Images have exactly the table's Arrow schema. A delete may lack columns (PostgreSQL logs only the key by default). A missing value of a
 non-nullable column is the type's zero value: such an image only identifies the row.
@@ -6,8 +6,8 @@ non-nullable column is the type's zero value: such an image only identifies the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final, assert_never
 
@@ -17,26 +17,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.model.change_block import Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.column_types import ValueForm
-from headrace.model.schema import Column, TableSchema
+from headrace.model.schema import Column, TableName, TableSchema
 from headrace.sources.debezium.events.event_versions import Versions
 from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.sources.debezium.events.parsed_events import CREATE, DELETE, READ, UPDATE, Events, Rejection, Rows, sends_zero_dates
+from headrace.sources.debezium.events.records import Records
 from headrace.sources.debezium.types.schema_widening import absent
 from headrace.sources.debezium.types.values import convert_column
 
 Mask = npt.NDArray[np.bool_]
+UnchangedColumns = Mapping[str, pa.BooleanArray]
 
 _OPS: Final = np.zeros(256, dtype=np.uint8)
 for _letter, _op in ((CREATE, Op.INSERT), (UPDATE, Op.UPDATE), (DELETE, Op.DELETE), (READ, Op.SNAPSHOT)):
     _OPS[_letter] = _op
+_NUMBERED: Final = 1 << 63
+"""Numbers of a snapshot's rows are above all versions of the first 32 epochs."""
+_PARTITION_SHIFT: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
 class RowImages:
-    """Images of a table's rows, with their roles."""
-
     schema: TableSchema
     images: pa.RecordBatch
     record: Rows
@@ -50,8 +53,6 @@ class RowImages:
 
 @dataclass(frozen=True, slots=True)
 class BeforeImages:
-    """Reads the before images of updates."""
-
     keys: tuple[str, ...]
     """The columns whose change moves a row. Empty: every update needs its before image."""
     parse: Callable[[Rows], Events | None]
@@ -94,12 +95,11 @@ def build_row_images(
                 record, commit_ts = np.concatenate([record, record[rows]])[order], np.concatenate([commit_ts, commit_ts[rows]])[order]
     refused = tuple(Rejection(int(record[row]), reason) for row, reason in sorted(wrong.items()))
     images = pa.RecordBatch.from_arrays(columns, schema=schema.arrow_schema) if columns else pa.RecordBatch.from_pylist([])
+    made = RowImages(schema, images, record, op, version, commit_ts, kept, refused)
     if refused:
         # Remove all images of an unreadable record.
-        good = np.flatnonzero(~np.isin(record, [refusal.record for refusal in refused]))
-        images, op, version, record, commit_ts = images.take(pa.array(good)), op[good], version[good], record[good], commit_ts[good]
-        kept = {name: mask[good] for name, mask in kept.items()}
-    return RowImages(schema, images, record, op, version, commit_ts, kept, refused)
+        return take_images(made, np.flatnonzero(~np.isin(record, [refusal.record for refusal in refused])))
+    return made
 
 
 def _columns(
@@ -136,20 +136,16 @@ def _columns(
 
 
 def _filled(array: pa.Array, column: Column) -> pa.Array:
-    """Return the array without NULLs if its column does not allow them."""
-    if column.nullable or not array.null_count:
-        return array
+    """Return the array with the type's zero value instead of NULL."""
     if column.form is ValueForm.MEMBERS:
         name = column.members[0] if column.members and not column.type.multiple else ""
         return pc.fill_null(array.cast(pa.string()), name).dictionary_encode()
-    zero = _zero(column)
     indices = np.arange(len(array))
     indices[array.is_null().to_numpy(zero_copy_only=False)] = len(array)
-    return pa.concat_arrays([array, zero]).take(pa.array(indices))
+    return pa.concat_arrays([array, _zero(column)]).take(pa.array(indices))
 
 
 def _zero(column: Column) -> pa.Array:
-    """Return the zero value of the column's type."""
     made = column.arrow_type
     match column.form:
         case ValueForm.TEXT | ValueForm.MEMBERS:
@@ -173,7 +169,6 @@ def _zero(column: Column) -> pa.Array:
 
 
 def _moved(events: Events, befores: BeforeImages, schema: TableSchema) -> Rows:
-    """Return the updates that need their before image."""
     updated = events.op == UPDATE
     without = updated & ~events.has_before
     if without.any():
@@ -216,3 +211,53 @@ def _check_deletions(events: Events, deleted: Mask, befores: BeforeImages, schem
                 hint="let the source log whole rows (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL), "
                 "or sort the target table by the source's primary key",
             )
+
+
+def build_blocks(images: Sequence[RowImages], records: Records) -> tuple[tuple[ChangeBlock, ...], tuple[UnchangedColumns, ...]]:
+    """Return one block per table, and masks of values that are missing because they did not change."""
+    by_table: dict[TableName, list[RowImages]] = {}
+    for part in images:
+        by_table.setdefault(part.schema.name, []).append(part)
+    cut = [pair for parts in by_table.values() for pair in _cut(parts[0] if len(parts) == 1 else _joined(parts), records)]
+    return tuple(block for block, _ in cut), tuple(kept for _, kept in cut)
+
+
+def _cut(whole: RowImages, records: Records) -> list[tuple[ChangeBlock, UnchangedColumns]]:
+    """Return a table's images as a block. Snapshot rows of a table without a key form a block of their own, with row numbers."""
+    snapshot = whole.op == Op.SNAPSHOT
+    if whole.schema.row_key or not snapshot.any():
+        return [_block(whole)]
+    read, changed = take_images(whole, np.flatnonzero(snapshot)), take_images(whole, np.flatnonzero(~snapshot))
+    offsets = records.offset.to_numpy(zero_copy_only=False)[read.record].astype(np.uint64)
+    block, kept = _block(read)
+    numbered = replace(block, order=pa.array(np.uint64(_NUMBERED | records.partition << _PARTITION_SHIFT) + offsets))
+    return [(numbered, kept), *([_block(changed)] if len(changed.op) else [])]
+
+
+def _block(whole: RowImages) -> tuple[ChangeBlock, UnchangedColumns]:
+    block = ChangeBlock(whole.schema, whole.images, pa.array(whole.op), pa.array(whole.version), pa.array(whole.commit_ts, pa.int64()))
+    return block, {name: pa.array(mask) for name, mask in whole.kept.items()}
+
+
+def take_images(whole: RowImages, rows: Rows) -> RowImages:
+    parts = whole.images.take(pa.array(rows)), whole.record[rows], whole.op[rows], whole.version[rows], whole.commit_ts[rows]
+    return RowImages(whole.schema, *parts, {name: mask[rows] for name, mask in whole.kept.items()}, whole.refused)
+
+
+def _joined(parts: Sequence[RowImages]) -> RowImages:
+    """Join images of several schemas of one table, in the order of the records."""
+    record = np.concatenate([part.record for part in parts])
+    order = np.argsort(record, kind="stable")
+    images = pa.Table.from_batches([part.images for part in parts]).unify_dictionaries().take(pa.array(order)).combine_chunks()
+    names = dict.fromkeys(name for part in parts for name in part.kept)
+    kept = {name: np.concatenate([part.kept.get(name, np.zeros(len(part.op), np.bool_)) for part in parts])[order] for name in names}
+    return RowImages(
+        parts[0].schema,
+        images.to_batches()[0],
+        record[order],
+        np.concatenate([part.op for part in parts])[order],
+        np.concatenate([part.version for part in parts])[order],
+        np.concatenate([part.commit_ts for part in parts])[order],
+        kept,
+        (),
+    )

@@ -21,8 +21,7 @@ from headrace.sources.mysql.ddl.ast import ColumnText, DefaultForm, DefaultText,
 from headrace.sources.mysql.ddl.column_definition import Setting, define_column
 from headrace.sources.mysql.ddl.column_grammar import parse_type
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.ddl.lexer import NotUnderstood
-from headrace.sources.mysql.ddl.token_cursor import DdlCursor
+from headrace.sources.mysql.ddl.token_cursor import DdlCursor, NotUnderstood
 
 _DIALECTS: Final = {"mysql": Dialect(mariadb=False, version=80_400), "mariadb": Dialect(mariadb=True, version=101_100)}
 _PART: Final = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
@@ -37,8 +36,6 @@ _HINT: Final = "name the connector's own topic of schema changes (its topic.pref
 
 
 class DdlOperation(StrEnum):
-    """The kind of change of a table."""
-
     CREATE = "CREATE"
     ALTER = "ALTER"
     DROP = "DROP"
@@ -46,8 +43,6 @@ class DdlOperation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A table after a statement."""
-
     operation: DdlOperation
     table: TableName
     schema: TableSchema | None
@@ -69,7 +64,6 @@ def read_record(value: bytes) -> tuple[TableDefinition, ...]:
 
 
 def read_change(message: Any) -> tuple[TableDefinition, ...]:
-    """Return the tables that one parsed record describes."""
     changes = message.get("tableChanges") if isinstance(message, dict) else None
     if not isinstance(changes, list):
         raise DefiniteError("a record of the topic of schema changes describes no tables", hint=_HINT)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -20,15 +21,13 @@ from typing import Any, Final
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
-from headrace.sources.mysql.binlog.log_comparison import check_log, identify_head, log_replaced
+from headrace.sources.mysql.binlog.log_comparison import LogReplaced, check_log, describe_transaction, identify_head, log_replaced
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.segments.transaction_labels import name_group
-from headrace.sources.mysql.server.connection import MySQLAddress, query
+from headrace.sources.mysql.server.connection import READ_AGAIN, MySQLAddress, query
 from headrace.sources.mysql.server.gtid import missing_from, parse_gtid_set, read_gtid_set
-from headrace.sources.mysql.server.log_identity import READ_AGAIN, LoggedTransaction, LogReplaced, describe_transaction
-from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition
+from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition, LoggedTransaction
 from headrace.sources.mysql.start_position import (
-    ServerGtids,
     begins_with,
     latest_of,
     log_files,
@@ -51,7 +50,11 @@ def check_same_log(connection: Connection[Any], address: MySQLAddress, position:
     """
     check_log(connection, address, position)
     gtids = read_server_gtids(connection, address)
-    if gtids is None or not _is_known(position.gtid) or (position.identity is not None and position.identity.start < position.identity.end):
+    if (
+        gtids is None
+        or position.gtid == UNKNOWN_GTID
+        or (position.identity is not None and position.identity.start < position.identity.end)
+    ):
         return
     missing = gtids.lacks(position.gtid)
     if missing:
@@ -80,7 +83,8 @@ def continue_on(
     server's executed set counts, but not if there is evidence of another log: then `unless_found` is raised.
     """
     sets = [committed.gtid, *(gtid for one in touched if (gtid := one if isinstance(one, str) else one.gtid))]
-    if not all(_is_known(text) for text in sets):
+    # An empty set is known: no transaction was executed before.
+    if UNKNOWN_GTID in sets:
         raise DefiniteError(
             "this is another source server (or its log was reset), and replication has no GTIDs to resume by",
             place=str(address),
@@ -93,7 +97,13 @@ def continue_on(
             place=str(address),
             hint="set gtid_mode = ON there",
         )
-    _check_family("".join(sets), gtids, address)
+    text = "".join(sets)
+    if text and gtids.mariadb != (":" not in text):
+        raise DefiniteError(
+            "the state belongs to a server of the other family (MySQL, MariaDB), whose GTIDs mean nothing here",
+            place=str(address),
+            hint=f"use the state directory of this source, or a new one; {READ_AGAIN}",
+        )
     _check_logged(connection, address, missing_from(gtids.purged, committed.gtid, mariadb=gtids.mariadb))
     for text in sets:
         _await_executed(connection, address, text)
@@ -108,7 +118,6 @@ def continue_on(
 def _check_transaction(
     connection: Connection[Any], address: MySQLAddress, position: BinlogPosition, unless_found: DefiniteError | None
 ) -> None:
-    """Raise if the last transaction before a position differs in this server's log."""
     read = position.identity.transaction if position.identity is not None else None
     logged = find_transaction(connection, address, read.gtid) if read is not None else None
     if read is None or logged is None:
@@ -134,11 +143,8 @@ def find_transaction(connection: Connection[Any], address: MySQLAddress, gtid: s
     """Return a transaction from the server's log; None if its log no longer has it, or never had it."""
     mariadb = ":" not in gtid
     files = log_files(connection, address)
-    first, last = 0, len(files)
-    while first < last:
-        middle = (first + last) // 2
-        begins_without = missing_from(gtid, begins_with(connection, address, files[middle]), mariadb=mariadb)
-        first, last = (middle + 1, last) if begins_without else (first, middle)
+    # The first file that begins after the transaction.
+    first = bisect_left(files, True, key=lambda file: not missing_from(gtid, begins_with(connection, address, file), mariadb=mariadb))
     if first == 0:
         return None
     for copy, groups in read_groups(address, files[first - 1]):
@@ -147,15 +153,6 @@ def find_transaction(connection: Connection[Any], address: MySQLAddress, gtid: s
             if name_group(group, copy.name, mariadb=mariadb) == gtid:
                 return describe_transaction(copy, group, gtid)
     return None
-
-
-def _check_family(text: str, gtids: ServerGtids, address: MySQLAddress) -> None:
-    if text and gtids.mariadb != (":" not in text):
-        raise DefiniteError(
-            "the state belongs to a server of the other family (MySQL, MariaDB), whose GTIDs mean nothing here",
-            place=str(address),
-            hint=f"use the state directory of this source, or a new one; {READ_AGAIN}",
-        )
 
 
 def _check_logged(connection: Connection[Any], address: MySQLAddress, absent: str) -> None:
@@ -169,9 +166,9 @@ def _check_logged(connection: Connection[Any], address: MySQLAddress, absent: st
         )
 
 
-def _await_executed(connection: Connection[Any], address: MySQLAddress, text: str, timeout_s: float | None = None) -> None:
+def _await_executed(connection: Connection[Any], address: MySQLAddress, text: str) -> None:
     """Wait until a replica has executed the set; a replica that does not within this time may never do so."""
-    deadline = time.monotonic() + (PATIENCE_S if timeout_s is None else timeout_s)
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         gtids = read_server_gtids(connection, address)
         missing = gtids.lacks(text) if gtids is not None else text
@@ -192,11 +189,6 @@ def _next_gtid(connection: Connection[Any], address: MySQLAddress, position: Bin
     found = _GTID_OF_EVENT.search(str(rows[0][5])) if rows else None
     text = (found["mysql"] or found["mariadb"]) if found is not None else ""
     return "" if text == "ANONYMOUS" else text
-
-
-def _is_known(text: str) -> bool:
-    # An empty set is known: no transaction was executed before.
-    return text != UNKNOWN_GTID
 
 
 def joined(first: str, second: str, *, mariadb: bool) -> str:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.sources.mysql.limits import BatchLimits
-from headrace.sources.mysql.segments.segment_access import SegmentAccess
+from headrace.sources.mysql.limits import BatchLimits, SegmentAccess
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 

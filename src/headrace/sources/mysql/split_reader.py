@@ -18,6 +18,7 @@ from typing import ClassVar, Final
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.change_block import ChangeBlock
+from headrace.model.json_record import JsonRecord
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.sources.base import Offset, Split
@@ -25,23 +26,69 @@ from headrace.sources.mysql.binlog.batch_planner import BatchPlanner, log_lost
 from headrace.sources.mysql.binlog.commit_times import BacklogWriter
 from headrace.sources.mysql.binlog.relay import IndexedLog, Relay
 from headrace.sources.mysql.binlog.segment_fetch import open_segment, with_checksum
-from headrace.sources.mysql.limits import BatchLimits
+from headrace.sources.mysql.limits import BatchLimits, SegmentAccess
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.segments.segment_access import SegmentAccess
-from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
+from headrace.sources.mysql.segments.segment_reader import ReadCatalog, Segment, TableReadPlan, read_segment
 from headrace.sources.mysql.segments.skipped_events import SkippedEvents
-from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, TableReadPlan
 from headrace.sources.mysql.server.connection import MySQLAddress, TableChanged, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, ChunkBlocks, ReadSpan, read_chunk, read_chunk_at, snapshot_place
-from headrace.sources.mysql.snapshot.locked_snapshot import open_reader
+from headrace.sources.mysql.snapshot.locked_snapshot import Rendezvous, open_reader
 from headrace.sources.mysql.snapshot.log_watermark import log_end
-from headrace.sources.mysql.splits import ChunkSplit, ConsistentSplit, MySQLSplit, OrderedShare, PlannedSplit, SegmentSplit
 from headrace.sources.splits import MarkSplit, StatementSplit
 
 log = logging.getLogger("headrace.mysql")
 
 _CHECK_INTERVAL_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedShare(JsonRecord):
+    """All of a batch, for tables whose blocks must come in the order of the log, and which share of those tables a task reads."""
+
+    segments: tuple[Segment, ...]
+    share: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSplit(JsonRecord):
+    split_kind: ClassVar[str] = "rows"
+    once: ClassVar[bool] = False
+    segment: Segment
+    until: Offset
+    """The end of the batch."""
+    ordered: OrderedShare | None = None
+    created_with_rows: tuple[TableName, ...] = ()
+    """Tables whose rows are not read: statements of the batch create them from a SELECT, and the driver takes a snapshot of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSplit(JsonRecord):
+    split_kind: ClassVar[str] = "chunk"
+    chunk: Chunk
+    once: bool = False
+
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        return (self.chunk,)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistentSplit(JsonRecord):
+    """The chunks that one reader of a consistent snapshot reads, all in the same transaction."""
+
+    split_kind: ClassVar[str] = "consistent"
+    rendezvous: Rendezvous
+    reader: int
+    chunks: tuple[Chunk, ...]
+    once: bool = False
+
+
+MySQLSplit = SegmentSplit | ChunkSplit | ConsistentSplit
+"""What a reader reads."""
+PlannedSplit = SegmentSplit | MarkSplit | StatementSplit
+"""What a planner of the log returns."""
 
 
 class BinlogPlanner:
@@ -67,7 +114,6 @@ class BinlogPlanner:
         return self._planner.plan(self._start_log(start), None if until is None else BinlogPosition.from_json(until)).to_json()
 
     def has_reached(self, position: Offset) -> bool:
-        """Whether the log is indexed up to `position`."""
         return self._planner.has_reached(BinlogPosition.from_json(position))
 
     def splits(self, start: Offset, end: Offset) -> list[PlannedSplit]:
@@ -77,21 +123,20 @@ class BinlogPlanner:
             return [MarkSplit(end)]
         while not self._planner.await_end(stop, _CHECK_INTERVAL_S):
             self._check_log_end(stop)
-        segments = [self._prepare_segment(segment) for segment in self._planner.segments(begin, stop) if self._planner.holds_rows(segment)]
-        ordered = tuple(
-            self._prepare_segment(segment) for segment in self._planner.ordered_segments(begin, stop) if self._planner.holds_rows(segment)
+        segments, ordered = (
+            tuple(self._prepare_segment(segment) for segment in found if self._planner.holds_rows(segment))
+            for found in (self._planner.segments(begin, stop), self._planner.ordered_segments(begin, stop))
         )
         statements = self._planner.statements(begin, stop)
         # A CREATE TABLE ... SELECT has its rows in the same group. They are skipped, and the driver takes a snapshot of the new table.
-        created = [None if one.creates_with_rows is None else TableName(*one.creates_with_rows) for one in statements]
-        left_out = tuple(name for name in created if name is not None)
+        left_out = tuple(one.creates_with_rows for one in statements if one.creates_with_rows is not None)
         splits: list[PlannedSplit] = [
             SegmentSplit(segment, end, OrderedShare(ordered, share, len(segments)), left_out) for share, segment in enumerate(segments)
         ]
-        if not splits:
-            splits.append(MarkSplit(end))
-        splits += [StatementSplit(one.query.to_json(), one.position.to_json(), name) for one, name in zip(statements, created, strict=True)]
-        return splits
+        return [
+            *(splits or [MarkSplit(end)]),
+            *(StatementSplit(one.query.to_json(), one.position.to_json(), one.creates_with_rows) for one in statements),
+        ]
 
     def commit(self, end: Offset) -> None:
         self._relay.commit(BinlogPosition.from_json(end))
@@ -165,8 +210,6 @@ class SegmentRead:
 
 @dataclass(frozen=True, slots=True)
 class MySQLReader:
-    """Reads splits: log segments and snapshot chunks become blocks."""
-
     split_types: ClassVar[tuple[type[Split], ...]] = (SegmentSplit, ChunkSplit, ConsistentSplit)
     address: MySQLAddress | None
     """The server that snapshots are read from; None for a directory of log files."""

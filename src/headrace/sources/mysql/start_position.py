@@ -2,13 +2,14 @@
 
 Invariant: a returned position is the end of a whole group that the server has. It has its GTID set wherever the server has GTIDs, so that a
 failover can resume from it. A GTID set is resolved to the newest file that begins within it; the reader skips transactions of that file
-that are in the set (`BinlogPosition.ahead`, see `applied_gtids`). The set may be ahead in one place and behind in another, so no offset
+that are in the set (`BinlogPosition.ahead`, see `AppliedGroups`). The set may be ahead in one place and behind in another, so no offset
 alone is right. Names and times decide nothing, so resolving again on an unchanged log gives the same position.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -21,18 +22,18 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
 from headrace.shutdown import temporary_directory
-from headrace.sources.mysql.binlog.log_comparison import identify_head
-from headrace.sources.mysql.binlog.relay import Appender, IndexedLogFile, punch_hole
+from headrace.sources.mysql.binlog.log_comparison import describe_transaction, identify, identify_head
+from headrace.sources.mysql.binlog.relay import Appender, punch_hole
 from headrace.sources.mysql.binlog.replication_client import NewFile, NewFormat, ReplicationStream
 from headrace.sources.mysql.events.event_types import MAGIC
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.preflight.required import check_position
+from headrace.sources.mysql.segments.group_addresses import IndexedLogFile
 from headrace.sources.mysql.segments.transaction_labels import name_group
-from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, query
+from headrace.sources.mysql.server.connection import READ_AGAIN, MySQLAddress, is_mariadb, query
 from headrace.sources.mysql.server.gtid import missing_from, parse_gtid_set
-from headrace.sources.mysql.server.log_identity import READ_AGAIN, describe_transaction, identify
 from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition, file_number
-from headrace.sources.mysql.snapshot.log_watermark import log_end, note_position
+from headrace.sources.mysql.snapshot.log_watermark import gtid_at, log_end, note_position
 
 FORMS: Final = (
     "write now, oldest, FILE:OFFSET such as binlog.000042:157, a MySQL GTID set such as UUID:1-99, or a MariaDB position such as 0-1-99"
@@ -62,7 +63,6 @@ class ServerGtids:
         return latest_of(self.executed) if self.mariadb else self.executed
 
     def lacks(self, wanted: str) -> str:
-        """Return the transactions of a set that the server has not executed."""
         if not self.mariadb:
             return missing_from(wanted, self.executed, mariadb=False)
         last: dict[tuple[int, int], int] = {}
@@ -84,7 +84,6 @@ def read_server_gtids(connection: Connection[Any], address: MySQLAddress) -> Ser
 
 
 def latest_of(text: str) -> str:
-    """Return the last GTID of each MariaDB domain."""
     last: dict[int, tuple[int, int]] = {}
     for domain, server, sequence in _triples(text):
         last[domain] = max(last.get(domain, (0, 0)), (sequence, server))
@@ -92,7 +91,6 @@ def latest_of(text: str) -> str:
 
 
 def resolve_start(connection: Connection[Any], address: MySQLAddress, text: str, epoch: int = 0) -> BinlogPosition:
-    """Resolve a start that the user wrote."""
     wanted = text.strip()
     if wanted == "now":
         return _now(connection, address, epoch)
@@ -131,14 +129,14 @@ def resolve_gtid(
         )
     _check_purged(missing_from(gtids.purged, wanted, mariadb=gtids.mariadb), address)
     files = log_files(connection, address)
+
+    def before(file: str) -> str:
+        return missing_from(begins_with(connection, address, file), wanted, mariadb=gtids.mariadb)
+
     # Each file begins with a larger set than the one before it.
-    first, last = 0, len(files)
-    while first < last:
-        middle = (first + last) // 2
-        missing = missing_from(begins_with(connection, address, files[middle]), wanted, mariadb=gtids.mariadb)
-        if missing and middle == 0:
-            _check_purged(missing, address)
-        first, last = (first, middle) if missing else (middle + 1, last)
+    first = bisect_left(files, True, key=lambda file: bool(before(file)))
+    if first == 0:
+        _check_purged(before(files[0]), address)
     chosen = files[0] if from_oldest else files[first - 1]
     return BinlogPosition(chosen, len(MAGIC), wanted, epoch, ahead=True)
 
@@ -152,8 +150,8 @@ def _complete(connection: Connection[Any], address: MySQLAddress, position: Binl
     before = _groups_before(address, position)
     text = UNKNOWN_GTID
     if is_mariadb(connection):
-        found = query(connection, address, "SELECT BINLOG_GTID_POS(%s, %s)", (position.file, position.offset))[0][0]
-        text = UNKNOWN_GTID if found is None else str(parse_gtid_set(str(found), mariadb=True))
+        found = gtid_at(connection, address, position)
+        text = found if found == UNKNOWN_GTID else str(parse_gtid_set(found, mariadb=True))
     elif read_server_gtids(connection, address) is not None:
         gtid = parse_gtid_set(begins_with(connection, address, position.file), mariadb=False)
         for groups in before:

@@ -45,10 +45,8 @@ _KINDS: Final = {
 
 
 def find_kind(word: str, *, unsigned: bool = False) -> Kind | None:
-    """Return the kind of a type; None if the type is unknown."""
     return _INTEGERS[word][unsigned] if word in _INTEGERS else _KINDS.get(word)
 
 
 def kind_of(word: str, *, unsigned: bool = False) -> Kind:
-    """Return the kind of a known type."""
     return _INTEGERS[word][unsigned] if word in _INTEGERS else _KINDS[word]

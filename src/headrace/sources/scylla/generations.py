@@ -1,20 +1,31 @@
-"""Stream generations of a table's log: the interface, and functions over it.
+"""Stream generations of a table's log, read from the cluster's system tables, and functions over them.
 
 A generation is named by the time from which it operates; clients learn of it before that time. Its streams never change. Tables of
-keyspaces with vnodes share the cluster's generations; a table with tablets has its own.
+keyspaces with vnodes share the cluster's generations (`cdc_generation_timestamps`, `cdc_streams_descriptions_v2`); a table with tablets has
+its own (`cdc_timestamps`, `cdc_streams`), and every table that occurs there has tablets. The keyspaces that hold these tables are options.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
+from cassandra import InvalidRequest
+
+from headrace.cql.timeuuid import micros
+from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.position import StreamPosition, moment
-from headrace.sources.scylla.windows import following, generation_at, start_us
+from headrace.retry import retrying
+from headrace.sources.scylla.position import StreamPosition, following, generation_at, moment, start_us
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
+
+if TYPE_CHECKING:
+    from headrace.cql.session import CqlSession
 
 log = logging.getLogger("headrace.scylla")
 
@@ -22,21 +33,6 @@ Groups = tuple[tuple[bytes, ...], ...]
 """Stream ids grouped by token range, so that a group has the same replicas."""
 _MARGIN_S: Final = 60
 START_FORMS: Final = "write now, oldest, or a time such as 2026-05-01T12:00:00Z"
-
-
-class StreamCatalog(Protocol):
-    """A cluster's generations and streams."""
-
-    def now(self) -> int:
-        """Return the servers' time, microseconds since 1970."""
-
-    def generations(self, table: TableName) -> Sequence[int]:
-        """Return the generations in ascending order (milliseconds since 1970), at most half of the confidence time old."""
-
-    def streams(self, table: TableName, generation: int) -> Groups:
-        """Return a generation's streams. Raises if it does not exist."""
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,7 @@ def oldest(generations: Sequence[int]) -> StreamPosition:
     return start_at(generations, 0)
 
 
-def past_lost_streams(catalog: StreamCatalog, table: TableName, place: StreamPosition, floor: int) -> StreamPosition:
+def past_lost_streams(catalog: ServerCatalog, table: TableName, place: StreamPosition, floor: int) -> StreamPosition:
     """Return the position, or the start of a later generation if the streams of earlier ones are no longer known.
 
     Only generations that ended before `floor` are skipped: all rows written in time have expired there.
@@ -114,3 +110,118 @@ def grouped(streams: Sequence[bytes], at_once: int) -> Groups:
     """Group streams without known ranges by their order: a stream id begins with its token."""
     ordered = sorted(streams)
     return tuple(tuple(ordered[first : first + at_once]) for first in range(0, len(ordered), at_once))
+
+
+CURRENT: Final = 0
+"""The state of a stream that belongs to a generation; closed and opened streams are listed separately."""
+_CLOCK_S: Final = 10.0
+_LONGEST_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class ServerCatalog:
+    """A cluster's generations and streams. Not thread-safe."""
+
+    session: CqlSession
+    options: ScyllaOptions
+    clock: Callable[[], float] = time.monotonic
+    _known: dict[TableName | None, tuple[float, list[int]]] = field(default_factory=dict)
+    """Generations and when they were queried; None: the cluster's."""
+    _streams: dict[tuple[TableName | None, int], Groups] = field(default_factory=dict)
+    _queried_at: float = float("-inf")
+    _ahead: int = 0
+    """By how many microseconds the server's clock is ahead of `clock`."""
+    _with_tablets: bool | None = None
+
+    def now(self) -> int:
+        """Return the servers' time, microseconds since 1970."""
+        if self.clock() - self._queried_at > _CLOCK_S:
+            [(now_id,)] = self._query("SELECT now() FROM system.local")
+            assert isinstance(now_id, UUID)
+            # Take the time after the answer, so that the server's clock is not ahead of it.
+            self._queried_at = self.clock()
+            self._ahead = micros(now_id) - int(self._queried_at * 1e6)
+        return int(self.clock() * 1e6) + self._ahead
+
+    def has_tablets(self, table: TableName) -> bool:
+        """Whether the table's streams are its own."""
+        return bool(self._of_table(table))
+
+    def generations(self, table: TableName) -> list[int]:
+        """Return the generations in ascending order (milliseconds since 1970), at most half of the confidence time old."""
+        found = self._of_table(table) or self._kept(None, self._of_cluster)
+        if not found:
+            raise DefiniteError(
+                f"the cluster lists no generation of CDC streams for {table}",
+                place=f"{self.options.generations}.cdc_generation_timestamps, {self.options.tablets}.cdc_timestamps",
+                hint="generations exist once a table has cdc = {'enabled': true}; on a server other than ScyllaDB name the keyspace that "
+                "holds them: --set scylla.generations=KEYSPACE",
+            )
+        return found
+
+    def streams(self, table: TableName, generation: int) -> Groups:
+        """Return a generation's streams; raise if it does not exist."""
+        own = table if self.has_tablets(table) else None
+        found = self._streams.get((own, generation))
+        if found is None:
+            found = self._tablet_streams(own, generation) if own is not None else self._vnode_streams(generation)
+            if not found:
+                message = f"the streams of generation {moment(start_us(generation))} of {table} no longer exist: its log cannot be read"
+                hint = "if the table was dropped and created again, start over with a new --state and empty targets"
+                raise DefiniteError(message, place=str(self.session.address), hint=hint)
+            self._streams[own, generation] = found
+        return found
+
+    def close(self) -> None:
+        self.session.close()
+
+    def _of_table(self, table: TableName) -> list[int]:
+        return self._kept(table, lambda: self._tablet_generations(table)) if self._with_tablets is not False else []
+
+    def _kept(self, key: TableName | None, ask: Callable[[], list[int]]) -> list[int]:
+        """Return a cached answer while it is fresh enough."""
+        queried_at, found = self._known.get(key, (float("-inf"), []))
+        if self.clock() - queried_at >= min(self.options.confidence / 2, _LONGEST_S):
+            begun = self.clock()
+            found = ask()
+            self._known[key] = (begun, found)
+        return found
+
+    def _of_cluster(self) -> list[int]:
+        table = f"{quoted(self.options.generations)}.cdc_generation_timestamps"
+        rows = self._query_if_exists(f"SELECT toUnixTimestamp(time) FROM {table} WHERE key = 'timestamps'")
+        return sorted(row[0] for row in rows or ())
+
+    def _tablet_generations(self, table: TableName) -> list[int]:
+        select = f"SELECT toUnixTimestamp(timestamp) FROM {quoted(self.options.tablets)}.cdc_timestamps"
+        rows = self._query_if_exists(f"{select} WHERE keyspace_name = %s AND table_name = %s", (table.database, table.table))
+        if self._with_tablets is None:
+            self._with_tablets = rows is not None
+        return sorted(row[0] for row in rows or ())
+
+    def _vnode_streams(self, generation: int) -> Groups:
+        table = f"{quoted(self.options.generations)}.cdc_streams_descriptions_v2"
+        rows = self._query(f"SELECT range_end, streams FROM {table} WHERE time = {generation:d}")
+        return tuple(tuple(sorted(row.streams)) for row in sorted(rows, key=lambda row: row.range_end) if row.streams)
+
+    def _tablet_streams(self, table: TableName, generation: int) -> Groups:
+        rows = self._query(
+            f"SELECT stream_id FROM {quoted(self.options.tablets)}.cdc_streams "
+            f"WHERE keyspace_name = %s AND table_name = %s AND timestamp = {generation:d} AND stream_state = {CURRENT}",
+            (table.database, table.table),
+        )
+        # Each tablet has its own replicas; neighbours most likely share some.
+        return grouped([row.stream_id for row in rows], self.options.streams_per_query)
+
+    def _query(self, query: str, parameters: tuple[str, ...] | None = None) -> list[Any]:
+        """Return a query's rows; retry while servers are unreachable."""
+        return retrying(lambda: self.session.execute(query, parameters))
+
+    def _query_if_exists(self, query: str, parameters: tuple[str, ...] | None = None) -> list[Any] | None:
+        """Return a query's rows; None if the cluster has no such table."""
+        try:
+            return self._query(query, parameters)
+        except DefiniteError as error:
+            if isinstance(error.__cause__, InvalidRequest):
+                return None
+            raise

@@ -8,28 +8,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
 from uuid import UUID
 
+from headrace.cql.language.ddl_printer import table_name
 from headrace.cql.log import SUFFIX, log_table
 from headrace.cql.options import CdcOptions
 from headrace.cql.schema_reader import describe_all, describe_options, list_keyspaces, list_tables
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
-from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 
 log = logging.getLogger("headrace.scylla")
 
-_SYSTEM: Final = ("system", "system_")
-
 
 @dataclass(frozen=True, slots=True)
 class LoggedTable:
-    """A base table that has a log."""
-
     table: CqlTable
     id: UUID
     """Differs after the table is dropped and created again."""
@@ -41,8 +36,6 @@ class LoggedTable:
 
 @dataclass(frozen=True, slots=True)
 class SelectedTables:
-    """The selected tables of a cluster."""
-
     logged: tuple[TableName, ...]
     unlogged: tuple[TableName, ...]
 
@@ -52,7 +45,7 @@ def select_tables(session: CqlSession, wanted: Callable[[TableName], bool]) -> S
     logged: list[TableName] = []
     unlogged: list[TableName] = []
     for keyspace in list_keyspaces(session):
-        if keyspace == _SYSTEM[0] or keyspace.startswith(_SYSTEM[1]):
+        if keyspace == "system" or keyspace.startswith("system_"):
             continue
         there = set(list_tables(session, keyspace))
         for table in sorted(there):
@@ -76,7 +69,6 @@ def check_tables_readable(session: CqlSession, names: Iterable[TableName], sourc
 
 
 def log_name(name: TableName) -> TableName:
-    """Return the name of a base table's log table."""
     return TableName(name.database, name.table + SUFFIX)
 
 
@@ -84,43 +76,37 @@ def log_ttl(session: CqlSession, name: TableName, options: CdcOptions | None, so
     """Return the TTL of log rows in seconds: the configured one, the base table's option, or the log table's own."""
     if source_options.log_ttl:
         return source_options.log_ttl
-    if options is not None:
-        return options.ttl
-    target = log_name(name)
-    rows = session.execute(
-        "SELECT default_time_to_live FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s",
-        (target.database, target.table),
-    )
+    return options.ttl if options is not None else default_ttl(session, log_name(name))
+
+
+def default_ttl(session: CqlSession, name: TableName) -> int:
+    """Return the default TTL of a table's rows in seconds; 0: none."""
+    query = "SELECT default_time_to_live FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
+    rows = session.execute(query, (name.database, name.table))
     return int(rows[0].default_time_to_live or 0) if rows else 0
 
 
 def enabling(name: TableName) -> str:
     """Return the statement that enables the log of a table."""
-    return f"ALTER TABLE {quoted(name.database)}.{quoted(name.table)} WITH cdc = {{'enabled': true}}"
+    return f"ALTER TABLE {table_name(name)} WITH cdc = {{'enabled': true}}"
 
 
 def no_log(name: TableName, place: str) -> DefiniteError:
-    """Return the error for a selected table without a log."""
     return DefiniteError(f"the table {name} has no CDC log", place=place, hint=f"{enabling(name)}; or leave it out with --exclude")
 
 
 def missing_table_error(name: TableName, place: str) -> DefiniteError:
     """Return the error for a replicated table that no longer exists."""
-    return DefiniteError(
-        f"the table {name} no longer exists",
-        place=place,
-        hint=f"the rows read from it stay in the sink; to continue without it: --exclude {name}",
-    )
+    hint = f"the rows read from it stay in the sink; to continue without it: --exclude {name}"
+    return DefiniteError(f"the table {name} no longer exists", place=place, hint=hint)
 
 
 def check_options(name: TableName, options: CdcOptions | None) -> None:
     """Raise if the log's options omit needed data."""
     if options is not None and options.delta != "full":
-        raise DefiniteError(
-            f"the log of {name} has delta = '{options.delta}': it contains the changed keys, but not the values",
-            place=f"table {name}",
-            hint=f"{enabling(name).removesuffix('}')}, 'delta': 'full'}}; or leave it out with --exclude",
-        )
+        message = f"the log of {name} has delta = '{options.delta}': it contains the changed keys, but not the values"
+        hint = f"{enabling(name).removesuffix('}')}, 'delta': 'full'}}; or leave it out with --exclude"
+        raise DefiniteError(message, place=f"table {name}", hint=hint)
 
 
 def check_log(base: CqlTable, found: CqlTable) -> None:
@@ -131,10 +117,8 @@ def check_log(base: CqlTable, found: CqlTable) -> None:
         if other is None or (str(other.type), other.role) != (str(column.type), column.role):
             should = f"{column.type} ({column.role.value})"
             is_there = "is missing" if other is None else f"is {other.type} ({other.role.value})"
-            raise DefiniteError(
-                f"the log of {base.name} was altered: its column {column.name} should be {should}, and {is_there}",
-                place=f"table {found.name}",
-                hint="a log table must be as ScyllaDB creates it: switch CDC off and on for the table and copy it again with a new --state",
-            )
+            message = f"the log of {base.name} was altered: its column {column.name} should be {should}, and {is_there}"
+            hint = "a log table must be as ScyllaDB creates it: switch CDC off and on for the table and copy it again with a new --state"
+            raise DefiniteError(message, place=f"table {found.name}", hint=hint)
     for name in there:
         log.warning("the log of %s has a column %s that its table does not have: it is not read", base.name, name)

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.cql.errors import server_errors
+from headrace.cql.language.ddl_printer import table_name
 from headrace.cql.schema_reader import describe_all, describe_options
 from headrace.cql.session import CqlSession
 from headrace.cql.timeuuid import micros
-from headrace.cql.types import quoted
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection, is_pattern
 from headrace.sources.preflight import Finding, failure, ok, warning
+from headrace.sources.scylla.generations import ServerCatalog
 from headrace.sources.scylla.log_tables import check_log, check_options, enabling, log_name, log_ttl, select_tables
-from headrace.sources.scylla.position import moment
+from headrace.sources.scylla.position import moment, start_us
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
-from headrace.sources.scylla.stream_catalog import ServerCatalog
-from headrace.sources.scylla.windows import start_us
 
 _SHORT_S: Final = 4 * 3600
 """Shorter TTLs of a log would lose changes in an outage of one night."""
@@ -54,16 +53,13 @@ class _PreflightChecks:
 
     def agreement(self) -> Iterator[Finding]:
         [own] = self.session.execute("SELECT schema_version FROM system.local")
-        versions = {
-            own.schema_version,
-            *(row.schema_version for row in self.session.execute("SELECT schema_version FROM system.peers")),
-        } - {None}
+        others = self.session.execute("SELECT schema_version FROM system.peers")
+        versions = {row.schema_version for row in (own, *others)} - {None}
         if len(versions) == 1:
             yield ok("schema", "all nodes agree")
         else:
-            yield warning(
-                "schema", f"{len(versions)} versions", "nodes do not agree on the schema", "wait, or see nodetool describecluster"
-            )
+            remedy = "wait, or see nodetool describecluster"
+            yield warning("schema", f"{len(versions)} versions", "nodes do not agree on the schema", remedy)
 
     def clocks(self) -> Iterator[Finding]:
         """Check clocks: rows are read once they are older than the confidence time; clocks that differ by more hide rows."""
@@ -119,11 +115,9 @@ class _PreflightChecks:
     def _table(self, name: TableName) -> Iterator[Finding]:
         subject = f"table {name}"
         for target in (name, log_name(name)):
-            refused = self._may(f"SELECT * FROM {quoted(target.database)}.{quoted(target.table)} LIMIT 1")
+            refused = self._may(f"SELECT * FROM {table_name(target)} LIMIT 1")
             if refused is not None:
-                yield failure(
-                    subject, "cannot be read", refused.message, f"GRANT SELECT ON {quoted(target.database)}.{quoted(target.table)} TO …"
-                )
+                yield failure(subject, "cannot be read", refused.message, f"GRANT SELECT ON {table_name(target)} TO …")
                 return
         options = describe_options(self.session, name)
         try:
@@ -136,9 +130,8 @@ class _PreflightChecks:
             yield failure(subject, "cannot be read", error.message, error.hint)
             return
         kind = "tablets" if self.catalog.has_tablets(name) else "vnodes"
-        yield ok(
-            subject, f"{streams} streams of {kind}", f"{len(generations)} generations, the last since {moment(start_us(generations[-1]))}"
-        )
+        known = f"{len(generations)} generations, the last since {moment(start_us(generations[-1]))}"
+        yield ok(subject, f"{streams} streams of {kind}", known)
         yield self._life(name, log_ttl(self.session, name, options, self.options))
 
     def _life(self, name: TableName, ttl: int) -> Finding:

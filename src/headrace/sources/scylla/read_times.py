@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from headrace.cql.blocks import fixed_bytes
 from headrace.cql.log import STREAM, TIME
 from headrace.model.schema import TableName
+from headrace.sources.scylla.generations import LogStart
 from headrace.sources.scylla.position import FIRST, LogPosition, StreamPosition
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 
@@ -47,11 +48,9 @@ class ReadTimes:
 
     @property
     def last(self) -> int:
-        """The number of the last read."""
         return len(self.ages) - 1
 
     def earliest(self, read_number: int, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the earliest time at which each log time was read."""
         # Only later reads cover the look-back window before the start; no read covers what is before it.
         unread = times <= (self.begin if read_number == FIRST else self.begin - (self.ages[-1] - self.ages[0]))
         found: NDArray[np.int64] = np.where(unread, self.begin, times + self.ages[read_number])
@@ -170,9 +169,10 @@ def read_ages(options: ScyllaOptions, ttl: int) -> tuple[int, ...]:
 
 
 def places_of(
-    name: TableName, reads: int, begin: StreamPosition, before: LogPosition, after: LogPosition
+    name: TableName, start: LogStart, options: ScyllaOptions, before: LogPosition, after: LogPosition
 ) -> tuple[list[StreamPosition], list[StreamPosition]]:
     """Return how far each read of a table's log is before and after a batch."""
+    reads, begin = len(read_ages(options, start.ttl)), start.place
     old, new = (
         [position.places.get(name, begin), *(position.rereads.get((name, read_number), begin) for read_number in range(1, reads))]
         for position in (before, after)

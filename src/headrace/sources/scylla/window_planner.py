@@ -2,25 +2,80 @@
 
 What a batch reads is in its end alone (generation, beginning and end of each window): planning it again after a crash gives the same
 windows. How the streams are shared may differ then, and does not matter.
+
+The driver writes the row counts of the last windows to one small file for the planner, which is another process. Only the length of windows
+depends on it: a missing, old or damaged file leaves lengths unchanged.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final, NamedTuple
 
+from headrace.cql.address import CqlAddress
+from headrace.cql.session import connect
 from headrace.model.schema import TableName
-from headrace.sources.base import Offset
-from headrace.sources.scylla.generations import LogStart, StreamCatalog, expired, floor_us, lost_log, oldest, past_lost_streams, start_at
-from headrace.sources.scylla.position import AUDIT, FIRST, LogPosition, StreamPosition, label_of
+from headrace.retry import retrying
+from headrace.sources.base import Json, Offset
+from headrace.sources.scylla.generations import (
+    LogStart,
+    ServerCatalog,
+    expired,
+    floor_us,
+    lost_log,
+    oldest,
+    past_lost_streams,
+    start_at,
+)
+from headrace.sources.scylla.position import (
+    AUDIT,
+    FIRST,
+    FIRST_US,
+    LogPosition,
+    StreamPosition,
+    Window,
+    adapted,
+    label_of,
+    next_window,
+    onward,
+    window_to,
+)
 from headrace.sources.scylla.snapshot.options import OnExpired, ScyllaOptions
-from headrace.sources.scylla.splits import WindowRead, WindowSplit
-from headrace.sources.scylla.window_feedback import read_feedback
-from headrace.sources.scylla.windows import FIRST_US, Window, adapted, next_window, onward, window_to
+
+
+class WindowRead(NamedTuple):
+    """A window of a table's log, and the number of the read (see `position`)."""
+
+    keyspace: str
+    table: str
+    generation: int
+    after: int
+    until: int
+    read_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSplit:
+    """One task's share of the streams of some windows."""
+
+    split_kind: ClassVar[str] = "log"
+    once: ClassVar[bool] = False
+    windows: tuple[WindowRead, ...]
+    share: int
+    of: int
+
+    def to_json(self) -> Json:
+        return {"windows": self.windows, "share": self.share, "of": self.of}
+
+    @classmethod
+    def from_json(cls, raw: Json) -> WindowSplit:
+        return cls(tuple(WindowRead(*window) for window in raw["windows"]), raw["share"], raw["of"])
+
 
 log = logging.getLogger("headrace.scylla")
 
@@ -43,7 +98,7 @@ class _WindowState:
 class WindowPlanner:
     """The planning side of the port (`sources.base.Planner`)."""
 
-    catalog: StreamCatalog
+    catalog: ServerCatalog
     starts: Mapping[TableName, LogStart]
     options: ScyllaOptions
     slots: int
@@ -199,3 +254,36 @@ class WindowPlanner:
             if course.last is not None and course.last.until == until:
                 course.size = adapted(course.size, course.last, rows, self.options.batch_rows, self.options.window_us)
                 course.last = None
+
+
+def write_feedback(path: Path, reached: LogPosition, rows: Mapping[str, int]) -> None:
+    """Write the row counts of the windows that ended here, by their labels in offsets."""
+    ends = reached.to_json()
+    content = {label: [ends[label][1], count] for label, count in rows.items() if label in ends}
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(content))
+    temporary.replace(path)
+
+
+def read_feedback(path: Path | None) -> dict[str, tuple[int, int]]:
+    """Return the end and the row count of each label's last window."""
+    try:
+        raw = json.loads(path.read_bytes()) if path is not None else {}
+        return {label: (int(until), int(rows)) for label, (until, rows) in raw.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class ScyllaSource:
+    """The logs of some tables of a cluster. Picklable."""
+
+    address: CqlAddress
+    starts: Mapping[TableName, LogStart]
+    options: ScyllaOptions
+    slots: int
+    pace: Path | None = None
+
+    def planner(self) -> WindowPlanner:
+        session = retrying(lambda: connect(self.address))
+        return WindowPlanner(ServerCatalog(session, self.options), self.starts, self.options, self.slots, self.pace)

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import ClassVar, Final
 from uuid import UUID
 
@@ -20,11 +21,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.cql.address import CqlAddress
-from headrace.cql.blocks import LogBlock, RowBlock, fixed_bytes
+from headrace.cql.blocks import BatchPosition, LogBlock, RowBlock, fixed_bytes
+from headrace.cql.bounded_connection import RawPage
 from headrace.cql.decode.pages import PageRequest, as_batch, read_many, read_pages
+from headrace.cql.language.ddl_printer import table_name
 from headrace.cql.log import OPERATION, STREAM, TIME, log_table
-from headrace.cql.log_positions import BatchPosition
-from headrace.cql.raw_pages import RawPage
 from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
 from headrace.cql.timeuuid import bulk_micros, greatest
@@ -33,16 +34,13 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.retry import current_wait, pause, retrying
 from headrace.sources.base import Split
-from headrace.sources.scylla.batch_assembler import BatchAssembler, BlockBuffer, check_operations
-from headrace.sources.scylla.generations import shares
-from headrace.sources.scylla.position import AUDIT, FIRST, label_of, moment
+from headrace.sources.scylla.batch_assembler import BatchAssembler, BatchSkipper, BlockBuffer, check_operations
+from headrace.sources.scylla.generations import ServerCatalog, shares
+from headrace.sources.scylla.position import AUDIT, FIRST, Window, label_of, moment
 from headrace.sources.scylla.read_times import CLOCK_US, ReadTimes, read_ages
-from headrace.sources.scylla.skipped_batches import BatchSkipper
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.snapshot.row_recheck import LogStartTimes, RowRechecker
-from headrace.sources.scylla.splits import WindowSplit
-from headrace.sources.scylla.stream_catalog import ServerCatalog
-from headrace.sources.scylla.windows import Window
+from headrace.sources.scylla.window_planner import WindowSplit
 
 log = logging.getLogger("headrace.scylla")
 
@@ -137,8 +135,6 @@ def _catalog(address: CqlAddress, options: ScyllaOptions, _process: int) -> Serv
 
 @dataclass(slots=True)
 class WindowReader:
-    """Reads one window."""
-
     session: CqlSession
     log: TableLog
     window: Window
@@ -187,11 +183,11 @@ class WindowReader:
     def _is_late(self, rows: pa.RecordBatch, written: pa.Int64Array) -> NDArray[np.bool_]:
         """Return which rows the previous read may have missed; unknown write times count as missed."""
         unknown = np.asarray(written.is_null().to_numpy(zero_copy_only=False))
-        return unknown | self._read_times.unseen(self.read_number - 1, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written)
+        return unknown | self._read_times.unseen(self.read_number - 1, rows, _times_of(rows), written)
 
     def _note(self, rows: pa.RecordBatch, written: pa.Int64Array) -> None:
         """Remember rows that the next read would take for late rows."""
-        self.borderline |= self._read_times.borderline(self.read_number, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written)
+        self.borderline |= self._read_times.borderline(self.read_number, rows, _times_of(rows), written)
 
     def audit(self, groups: Iterable[Sequence[bytes]]) -> LateRows:
         """Count and locate the rows that arrived after the last read of their times."""
@@ -199,9 +195,7 @@ class WindowReader:
         more = 0
         for rows in self._times(groups):
             written = self._written(rows)
-            where = np.flatnonzero(
-                self._read_times.unseen(self._read_times.last, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written)
-            )
+            where = np.flatnonzero(self._read_times.unseen(self._read_times.last, rows, _times_of(rows), written))
             more += max(len(where) - _MOST_LATE, 0)
             for row in where[:_MOST_LATE].tolist():
                 place = str(BatchPosition.of_row(str(self.log.table.name), rows, row))
@@ -218,14 +212,9 @@ class WindowReader:
         first, last = greatest(self.window.after), greatest(self.window.until)
         requests = [self._request(streams, first, last) for streams in groups]
         gathering = BlockBuffer(BLOCK_ROWS, BLOCK_BYTES)
-        for rows in self._whole(requests):
-            for one in gathering.add(rows):
-                yield self._block(one)
-        for rows in self._reread_broken(first, last):
-            for one in gathering.add(rows):
-                yield self._block(one)
-        for one in gathering.rest():
-            yield self._block(one)
+        for rows in chain(self._whole(requests), self._reread_broken(first, last)):
+            yield from map(self._block, gathering.add(rows))
+        yield from map(self._block, gathering.rest())
 
     @property
     def _location(self) -> str:
@@ -308,19 +297,21 @@ def log_query(table: CqlTable, *, one: bool) -> str:
     target = log_table(table)
     columns = ", ".join(quoted(column.name) for column in target.columns)
     streams = f"{quoted(STREAM)} = ?" if one else f"{quoted(STREAM)} IN ?"
-    return (
-        f"SELECT {columns}, TTL({quoted(OPERATION)}) AS {quoted(LEFT)} FROM {quoted(target.name.database)}.{quoted(target.name.table)} "
-        f"WHERE {streams} AND {quoted(TIME)} > ? AND {quoted(TIME)} <= ?"
-    )
+    window = f"{streams} AND {quoted(TIME)} > ? AND {quoted(TIME)} <= ?"
+    return f"SELECT {columns}, TTL({quoted(OPERATION)}) AS {quoted(LEFT)} FROM {table_name(target.name)} WHERE {window}"
 
 
 @functools.lru_cache(maxsize=1024)
 def times_query(table: CqlTable) -> str:
     """Return the query for only the times of a window's rows."""
-    target = log_table(table).name
     columns = f"{quoted(STREAM)}, {quoted(TIME)}, TTL({quoted(OPERATION)}) AS {quoted(LEFT)}"
     window = f"{quoted(STREAM)} IN ? AND {quoted(TIME)} > ? AND {quoted(TIME)} <= ?"
-    return f"SELECT {columns} FROM {quoted(target.database)}.{quoted(target.table)} WHERE {window}"
+    return f"SELECT {columns} FROM {table_name(log_table(table).name)} WHERE {window}"
+
+
+def _times_of(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    """Return the microseconds of the rows' `cdc$time`."""
+    return bulk_micros(fixed_bytes(rows.column(TIME), 16))
 
 
 def written_at(rows: pa.RecordBatch, left: pa.BinaryArray, ttl: int, now_us: int) -> pa.Int64Array:
@@ -335,6 +326,5 @@ def written_at(rows: pa.RecordBatch, left: pa.BinaryArray, ttl: int, now_us: int
     seconds: NDArray[np.int64] = np.zeros(count, np.int64)
     seconds[known] = fixed_bytes(left.drop_null(), 4).view(">i4")[:, 0]
     written = now_us // 1_000_000 - (ttl - seconds)
-    times = bulk_micros(fixed_bytes(rows.column(TIME), 16))
-    known &= (seconds <= ttl) & (written * 1_000_000 > times - _AHEAD_US)
+    known &= (seconds <= ttl) & (written * 1_000_000 > _times_of(rows) - _AHEAD_US)
     return pa.array(written, pa.int64(), mask=~known)

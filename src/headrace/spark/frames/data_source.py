@@ -16,12 +16,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from headrace.runtime.error_transport import hide_traceback
+from headrace.runtime.reports import hide_traceback
 from headrace.sources.base import Planner
 from headrace.sources.mysql.server.connection import connect
 from headrace.sources.splits import decode_split, encode_split
-from headrace.spark.frames.change_rows import frame_type
-from headrace.spark.frames.options import TableRequest
+from headrace.spark.frames.table_frame import TableRequest, frame_type
 from headrace.spark.runtime.split_source import PlannedStreamReader
 
 FORMAT: Final = "headrace"
@@ -51,8 +50,6 @@ class TableChanges(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """The table as a Headrace source."""
-
     request: TableRequest
     frame: StructType
 
@@ -81,28 +78,24 @@ class TableStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):
             planner.end_at_latest()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from headrace.spark.frames.reader import read_changes
-        from headrace.spark.frames.splits import STREAM_SPLITS
+        from headrace.spark.frames.planner import STREAM_SPLITS, read_changes
 
         with hide_traceback():
             yield from read_changes(self._request, decode_split(partition.value, STREAM_SPLITS))
 
 
 class TableReader(DataSourceReader):
-    """Reads a bounded frame."""
-
     def __init__(self, request: TableRequest, frame: StructType) -> None:
         self._request, self._frame = request, frame
 
     def partitions(self) -> list[InputPartition]:
-        from headrace.spark.frames.reader import plan_frame
+        from headrace.spark.frames.planner import plan_frame
 
         with hide_traceback():
             return [InputPartition(encode_split(split)) for split in plan_frame(self._request, self._frame)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from headrace.spark.frames.reader import read_frame
-        from headrace.spark.frames.splits import FRAME_SPLITS
+        from headrace.spark.frames.planner import FRAME_SPLITS, read_frame
 
         with hide_traceback():
             yield from read_frame(self._request, self._frame, decode_split(partition.value, FRAME_SPLITS))

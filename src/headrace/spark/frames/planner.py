@@ -1,4 +1,4 @@
-"""Plans the stream of a table: where batches end, their splits, and the table's schema in them.
+"""Plans the stream of a table: where batches end, their splits, and the table's schema in them. Tasks read the splits.
 
 An offset is a position in the log and the table's schema at that position. So a restarted query reads every row by the schema that it was
 written with. A batch ends right after a statement that changes the table. If the statement changes the columns of the frame, the query ends
@@ -7,29 +7,79 @@ with an error before the next batch, and the error says how to continue. So the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
+import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from headrace.api.relay_session import RelaySession
-from headrace.api.start_position import resolve_place
+from headrace.api.feed import FeedRequest, block_feed
+from headrace.api.relay_session import RelaySession, resolve_place
 from headrace.api.tracked_tables import KnownTables, News, TableRules
 from headrace.errors import DefiniteError
+from headrace.model.json_record import JsonRecord
 from headrace.model.schema import TableSchema
 from headrace.model.table_selection import Selection
 from headrace.sources.base import Offset, Split
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.preflight.required import check_server, check_tables
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments.segment_reader import TableReadPlan
 from headrace.sources.mysql.server.connection import connect
 from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, plan_chunks, read_chunk
 from headrace.sources.mysql.snapshot.log_watermark import log_end
-from headrace.sources.mysql.splits import SegmentSplit
+from headrace.sources.mysql.split_reader import MySQLReader, SegmentSplit
 from headrace.sources.splits import StatementSplit
-from headrace.spark.frames.options import TableRequest, schema_from_text, schema_to_text
-from headrace.spark.frames.splits import StreamSplit, TableLogSplit, TruncateSplit
+from headrace.spark.frames.table_frame import TableRequest, pair_images, schema_from_text, schema_to_text, truncation
+
+
+@dataclass(frozen=True, slots=True)
+class TableLogSplit(JsonRecord):
+    """A segment of the log, and the table as it is defined there."""
+
+    split_kind: ClassVar[str] = "rows"
+    once: ClassVar[bool] = False
+    table: TableSchema
+    log: SegmentSplit
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateSplit(JsonRecord):
+    """A statement that deleted all rows of the table."""
+
+    split_kind: ClassVar[str] = "truncate"
+    once: ClassVar[bool] = False
+    table: TableSchema
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableChunkSplit(JsonRecord):
+    """A chunk of the table's rows."""
+
+    split_kind: ClassVar[str] = "chunk"
+    once: ClassVar[bool] = False
+    table: TableSchema
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class LogRangeSplit(JsonRecord):
+    """The log from the starting position to `stop`."""
+
+    split_kind: ClassVar[str] = "log"
+    once: ClassVar[bool] = False
+    stop: Offset
+
+
+StreamSplit = TableLogSplit | TruncateSplit
+FrameSplit = TableChunkSplit | LogRangeSplit
+STREAM_SPLITS: tuple[type[StreamSplit], ...] = (TableLogSplit, TruncateSplit)
+FRAME_SPLITS: tuple[type[FrameSplit], ...] = (TableChunkSplit, LogRangeSplit)
 
 
 class TablePlanner:
@@ -120,3 +170,43 @@ class TablePlanner:
 
 def _offset(position: Offset, schema: TableSchema, lost: str = "") -> Offset:
     return {**position, "table": schema_to_text(schema), "lost": lost}
+
+
+def read_changes(request: TableRequest, split: StreamSplit) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of a split of a stream."""
+    schema = split.table
+    if isinstance(split, TruncateSplit):
+        yield truncation(schema, split.version)
+        return
+    plans = {schema.name: TableReadPlan(schema, schema.row_key)}
+    reader = MySQLReader(request.address, plans, Selection((request.pattern,)), _options(request), 0)
+    for block in reader.read(split.log):
+        yield pair_images(block)
+
+
+def plan_frame(request: TableRequest, frame: StructType) -> Sequence[FrameSplit]:
+    """Return the splits of the table's current rows, by chunks; or, from a starting position, one split of its changes up to now."""
+    with closing(connect(request.address)) as connection:
+        check_server(connection, request.address)
+        check_tables(connection, request.address, [request.table])
+        if request.start:
+            return [LogRangeSplit(log_end(connection, request.address, 0).to_json())]
+        schema = request.captured(connection)
+        request.check_frame(schema, frame, str(request.address))
+        return [TableChunkSplit(schema, chunk) for chunk in plan_chunks(connection, request.address, schema)]
+
+
+def read_frame(request: TableRequest, frame: StructType, split: FrameSplit) -> Iterator[pa.RecordBatch]:
+    if isinstance(split, TableChunkSplit):
+        for block in read_chunk(request.address, split.table, split.chunk, 0, _options(request)):
+            yield pair_images(block)
+        return
+    wanted = FeedRequest(request.address, Selection((request.pattern,)), _options(request), request.start, split.stop)
+    with block_feed(wanted) as feed:
+        for block in feed:
+            request.check_frame(block.schema, frame, str(request.address))
+            yield pair_images(block)
+
+
+def _options(request: TableRequest) -> ReadOptions:
+    return ReadOptions(every_before=True, zero_dates=request.zero_dates, transactions=True)

@@ -28,7 +28,7 @@ from headrace.spark.runtime.worker_daemon import prefer_installed_spark, preload
 RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 FOLDER: Final = "forks"
 _REQUESTS: Final = "requests"
-_QUIET: Final = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+FORKABLE: Final = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Keeps libraries from starting threads when they are imported: a process with threads must not fork."""
 
 
@@ -48,8 +48,6 @@ fi
 
 
 class ForkServer:
-    """Starts and stops the server process."""
-
     def __init__(self, scratch: Path, modules: Sequence[str]) -> None:
         self._folder, self._modules = scratch / FOLDER, tuple(modules)
         self._process: subprocess.Popen[bytes] | None = None
@@ -69,7 +67,7 @@ class ForkServer:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "headrace.spark.runtime.fork_server", str(self._folder), ",".join(self._modules)],
             stdin=subprocess.PIPE,
-            env={**os.environ, **_QUIET, "PYTHONPATH": path},
+            env={**os.environ, **FORKABLE, "PYTHONPATH": path},
             start_new_session=True,
         )
 

@@ -6,6 +6,7 @@ limit of the machine, or a Java that is missing or too old.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.sql import SparkSession
@@ -24,6 +26,8 @@ from headrace.shortage import shortage_in
 
 GONE_ERRORS = (Py4JError, ConnectionError)
 """What a call raises if the Java process has exited."""
+TRAINING_VARIABLE: Final = "HEADRACE_TRAIN_ARCHIVE"
+_QUIET: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _END_S: Final = 30.0
 _LAST_MOMENT_S: Final = 3.0
 _HEAP_CODE: Final = 3
@@ -45,8 +49,6 @@ class SparkLost(TransientError):
 
 
 class _LastStarted:
-    """The last started Java process."""
-
     process: subprocess.Popen[bytes] | None = None
 
 
@@ -160,3 +162,27 @@ def reset_gateway() -> None:
 def _java() -> Path:
     home = os.environ.get("JAVA_HOME")
     return Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
+
+
+def cache_dir() -> Path:
+    """Return the directory of fetched files and of the class-data archive, which may not exist."""
+    return Path(os.environ.get("HEADRACE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace")
+
+
+def archive_path() -> Path:
+    """Return the path of the archive for this version of Spark and Java."""
+    java = _java()
+    identity = [pyspark.__version__, str(Path(pyspark.__file__).resolve()), str(java.resolve())]
+    if java.exists():
+        identity.append(str(java.resolve().stat().st_mtime_ns))
+    digest = hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16]
+    return cache_dir() / f"spark-{digest}.jsa"
+
+
+def java_options() -> str:
+    """Return the JVM options that write the archive (in a training run) or use it; empty if there is no archive."""
+    training = os.environ.get(TRAINING_VARIABLE)
+    if training:
+        return f"-XX:ArchiveClassesAtExit={training} {_QUIET}"
+    archive = archive_path()
+    return f"-XX:SharedArchiveFile={archive} {_QUIET}" if archive.exists() else ""

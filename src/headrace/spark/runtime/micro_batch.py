@@ -2,6 +2,9 @@
 
 Spark checkpoints a batch after `run` has returned. So a crash or an error at any earlier moment repeats the same batch, and never leaves a
 gap.
+
+Spark retries a failed task. That is right for a task whose executor was lost, and wrong for a Headrace error: the task has already retried
+transient errors, and definite errors stay. So Spark on a cluster never sees a Headrace error: it comes back as a report row.
 """
 
 from __future__ import annotations
@@ -17,29 +20,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext, TaskContext
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import array, explode, lit
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.retry import bind_context, current_wait
-from headrace.runtime.checkpoint import is_committed
-from headrace.runtime.error_transport import decode_error
+from headrace.runtime.checkpoint import is_committed, offset_of, remove_temporary_files
 from headrace.runtime.interface import STOP_TIMEOUT_S, OnBatch, OnSplitDone, WorkerStartTimeout
-from headrace.runtime.reports import REPORT_SCHEMA, Report, decode_reports
-from headrace.runtime.tasks import TASK_ATTEMPT, SplitGroup, Task, TaskFunction
+from headrace.runtime.reports import Report, SerializedError, TaskFailed, checked_reports, decode_error
+from headrace.runtime.tasks import TASK_ATTEMPT, SplitGroup, TaskFunction, separate_driver_splits
 from headrace.shortage import shortage_in
 from headrace.shutdown import finishing, is_requested
 from headrace.sources.base import Source
 from headrace.sources.splits import encode_split
+from headrace.spark.runtime.cluster import is_local_session
 from headrace.spark.runtime.java_process import GONE_ERRORS, lost_process_error
-from headrace.spark.runtime.remote_tasks import wrap_for_executors
-from headrace.spark.runtime.split_source import FORMAT, make_split_format
-from headrace.spark.runtime.worker_logs import mark_log_lines
+from headrace.spark.runtime.split_source import FORMAT, make_split_format, read_planned_splits
+from headrace.spark.runtime.worker_logs import LogLine, mark_log_lines, receive_log_lines, send_log_lines
 
 COMMIT_TIMEOUT_S = 10.0
 _LOOK_S = 2.0
@@ -67,6 +67,9 @@ _LOST_PROCESS_MESSAGES = (
 )
 """Spark's messages when one of its processes has exited."""
 
+_WorkerFunction = Callable[[Iterable[str]], Iterator[Report | TaskFailed]]
+"""What a worker runs."""
+
 log = logging.getLogger("headrace")
 
 
@@ -86,6 +89,7 @@ class SparkBatchStream:
         self._failure: HeadraceError | None = None
         self._failed, self._next_look = threading.Event(), 0.0
         use_scheduler_pool(self._context)
+        remove_temporary_files(checkpoint)
         try:
             self._query: StreamingQuery = (
                 frame.writeStream.foreachBatch(bind_context(self._batch))
@@ -179,35 +183,29 @@ class SparkBatchStream:
 
 
 class SplitStream(SparkBatchStream):
-    """A stream of a source that plans its own batches: Spark carries splits, and tasks read their rows.
+    """A stream of a source that plans its own batches. Spark checkpoints their offsets; tasks get the splits and read their rows.
 
     `run` gets the function that runs a task over a batch, and the number of the batch. It may run several tasks.
     """
 
     def __init__(self, session: SparkSession, source: Source, checkpoint: Path, run: OnBatch) -> None:
+        planned = checkpoint.parent / "spark" / "splits.json"
+        planned.parent.mkdir(parents=True, exist_ok=True)
         try:
-            session.dataSource.register(make_split_format(source, current_wait().pipe))
+            session.dataSource.register(make_split_format(source, planned, current_wait().pipe))
             addresses = session.readStream.format(FORMAT).load()
         except (PySparkException, *GONE_ERRORS) as error:
             raise translate_spark_error(error) from error
-        super().__init__(session, addresses, checkpoint, lambda batch, number: run(lambda task: run_task(batch, task), number))
 
+        def batch(_: DataFrame, number: int) -> None:
+            splits, reports = separate_driver_splits(read_planned_splits(planned, offset_of(checkpoint, number)))
+            run(lambda task: [*run_task(session, splits, task), *reports], number)
 
-class ChangeStream(SplitStream):
-    """A stream with one task per batch, whose reports the driver processes."""
-
-    def __init__(
-        self, session: SparkSession, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
-    ) -> None:
-        super().__init__(session, source, checkpoint, lambda over, _: on_batch(over(task())))
+        super().__init__(session, addresses, checkpoint, batch)
 
 
 def run_groups(
-    session: SparkSession,
-    groups: Sequence[SplitGroup],
-    parallelism: int,
-    on_done: OnSplitDone,
-    on_idle: Callable[[], None] = lambda: None,
+    session: SparkSession, groups: Sequence[SplitGroup], parallelism: int, on_done: OnSplitDone, on_idle: Callable[[], None] = lambda: None
 ) -> None:
     """Run groups of splits as Spark jobs, `parallelism` at a time. When a job ends, call `on_done` for each of its splits in this thread.
 
@@ -219,12 +217,9 @@ def run_groups(
         try:
             session.sparkContext.setJobGroup(group_id, "headrace splits")
             use_scheduler_pool(session.sparkContext)
-            # Spark makes the rows: a DataFrame from Python data would start another kind of Python worker.
-            splits = array(*(lit(encode_split(split)) for split in group.splits))
-            frame = session.range(0, 1, 1, 1).select(explode(splits).alias("work"))
         except (PySparkException, *GONE_ERRORS) as error:
             raise translate_spark_error(error) from error
-        return run_task(frame, group.job)
+        return run_task(session, [encode_split(split) for split in group.splits], group.job, tasks=1)
 
     run_in_context = bind_context(run)
     with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="headrace-splits") as pool:
@@ -253,14 +248,14 @@ def run_groups(
 class _TaskOfPipe:
     """A task whose log lines name its pipe. Picklable."""
 
-    job: TaskFunction
+    job: _WorkerFunction
     pipe: str
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, splits: Iterable[str]) -> Iterator[Report | TaskFailed]:
         mark_log_lines(self.pipe)
         context = TaskContext.get()
         TASK_ATTEMPT.set(0 if context is None else context.attemptNumber())
-        return self.job(batches)
+        return self.job(splits)
 
 
 def use_scheduler_pool(context: SparkContext) -> None:
@@ -273,14 +268,44 @@ def use_scheduler_pool(context: SparkContext) -> None:
             raise translate_spark_error(error) from error
 
 
-def run_task(frame: DataFrame, task: TaskFunction) -> list[Report]:
-    """Run a task over the rows of a batch; raise Headrace errors."""
+def run_task(session: SparkSession, splits: Sequence[str], task: TaskFunction, tasks: int = 0) -> list[Report]:
+    """Run a task for each split, or so many tasks for all splits; raise Headrace errors.
+
+    The job is an RDD: the plan of a DataFrame takes Spark longer than a small batch, and loads thousands of classes at the start.
+    """
+    if not splits:
+        return []
     try:
-        job = wrap_for_executors(frame.sparkSession, _TaskOfPipe(task, current_wait().pipe))
-        rows = frame.mapInArrow(job, REPORT_SCHEMA).collect()
+        job = _wrap_for_executors(session, _TaskOfPipe(task, current_wait().pipe))
+        found = session.sparkContext.parallelize(splits, tasks or len(splits)).mapPartitions(job).collect()
     except (PySparkException, *GONE_ERRORS) as error:
         raise translate_spark_error(error) from error
-    return decode_reports(row[0] for row in rows)
+    return checked_reports(found)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTask:
+    """A task as remote executors run it. Picklable."""
+
+    job: _WorkerFunction
+    line: LogLine
+
+    def __call__(self, splits: Iterable[str]) -> Iterator[Report | TaskFailed]:
+        send_log_lines(self.line)
+        try:
+            yield from self.job(splits)
+        except SerializedError as error:
+            yield TaskFailed(str(error))
+
+
+def _wrap_for_executors(session: SparkSession, job: _WorkerFunction) -> _WorkerFunction:
+    """Return the task as the session's executors must run it."""
+    if is_local_session(session):
+        return job
+    conf = session.sparkContext.getConf()
+    bound = str(conf.get("spark.driver.bindAddress", "127.0.0.1"))
+    # The bind address may mean nothing to other machines (0.0.0.0).
+    return RemoteTask(job, receive_log_lines(bound, str(conf.get("spark.driver.host", bound))))
 
 
 def is_java_process_gone(error: BaseException) -> bool:

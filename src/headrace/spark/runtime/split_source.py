@@ -1,19 +1,21 @@
-"""A Headrace source as a Spark streaming data source: it emits splits, never rows of tables.
+"""A Headrace source as a Spark streaming data source: Spark plans batches through it and checkpoints their offsets.
 
-Each row is one split as JSON. Spark checkpoints the offsets. After a crash, a batch that was not committed is planned again from the same
-offsets.
+It emits no rows. The source's process writes the splits of a batch to a file, from which the driver reads them and makes tasks. After a
+crash, a batch that was not committed is planned again from the same offsets.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from headrace.runtime.error_transport import serialize_errors
+from headrace.runtime.reports import serialize_errors
 from headrace.sources.base import Offset, Planner, Source
 from headrace.sources.splits import encode_split
 from headrace.spark.runtime.worker_logs import mark_log_lines
@@ -21,8 +23,11 @@ from headrace.spark.runtime.worker_logs import mark_log_lines
 FORMAT = "headrace_addresses"
 
 
-def make_split_format(source: Source, pipe: str = "") -> type[DataSource]:
-    """Return a data source class that is bound to `source`, so that no password becomes a Spark option."""
+def make_split_format(source: Source, planned: Path, pipe: str = "") -> type[DataSource]:
+    """Return a data source class that is bound to `source`, so that no password becomes a Spark option.
+
+    `planned`: the file for the splits of a batch.
+    """
 
     class SplitDataSource(DataSource):
         @classmethod
@@ -30,11 +35,11 @@ def make_split_format(source: Source, pipe: str = "") -> type[DataSource]:
             return FORMAT
 
         def schema(self) -> str:
-            return "work string"
+            return "nothing string"
 
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:
             del schema
-            return SplitStreamReader(source, pipe)
+            return SplitStreamReader(source, planned, pipe)
 
     return SplitDataSource
 
@@ -81,11 +86,33 @@ class PlannedStreamReader(DataSourceStreamReader):
 
 
 class SplitStreamReader(PlannedStreamReader):
-    """Returns each split as it is."""
+    """Writes the splits of each batch to a file. Spark gets no partitions."""
+
+    def __init__(self, source: Source, planned: Path, pipe: str = "") -> None:
+        super().__init__(source, pipe)
+        self._planned = planned
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks only call `read`, which needs no state, so that workers do not import the source.
-        return {"_source": None, "_made": None}
+        # Spark pickles the reader for tasks that it never runs. A planner cannot be pickled.
+        return {"_source": None, "_made": None, "_planned": self._planned}
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        with self._errors():
+            splits = [encode_split(split) for split in self._planner.splits(start, end)]
+            temporary = self._planned.with_suffix(".new")
+            temporary.write_text(json.dumps({"end": end, "splits": splits}))
+            temporary.replace(self._planned)
+        return []
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
-        yield (partition.value,)
+        del partition
+        return iter(())
+
+
+def read_planned_splits(planned: Path, end: Offset) -> list[str]:
+    """Return the splits of the batch that ends at `end`."""
+    found = json.loads(planned.read_text())
+    # Spark asks for the partitions of a batch before it hands the batch over.
+    assert found["end"] == end, (found["end"], end)
+    splits: list[str] = found["splits"]
+    return splits

@@ -81,7 +81,6 @@ def end_with_parent() -> None:
 
 
 def prepare_executor() -> None:
-    """Prepare a daemon on a cluster before it forks."""
     end_with_parent()
     try:
         rename_shipped_kernels(Path(__file__).resolve().parents[2])

@@ -2,15 +2,23 @@
 
 Workers and the source's process write to the standard error of Spark's JVM, which the driver reads. Marked lines are Headrace's and go to
 the log. The others are Spark's, and are shown only with --spark-log. Several pipes may share the JVM, so a marked line names its pipe.
+
+A remote executor's lines go to its standard error, where Spark keeps them, and over a separate connection to the driver, which shows what a
+task waits for. If a firewall blocks that connection, the driver gets no log lines; nothing else depends on it.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
+import secrets
+import socket
 import sys
 import threading
+import time
 from collections import deque
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -21,13 +29,14 @@ from headrace.terminal_text import escape_text
 _MARK: Final = "headrace-log "
 _LAST_LINES: Final = 100
 _LAST_WORDS_S: Final = 2.0
+_CONNECT_S: Final = 2.0
+_KEY_S: Final = 10.0
+_LONGEST_LINE: Final = 1 << 16
 
 log = logging.getLogger("headrace")
 
 
 class _MarkedLineHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes marked lines to standard error."""
-
     pipe = ""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -48,8 +57,6 @@ def mark_log_lines(pipe: str | None = None) -> None:
 
 
 class ProcessOutput:
-    """Reads the output of Spark's processes."""
-
     def __init__(self, *, show_all: bool) -> None:
         self._show_all = show_all
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
@@ -90,5 +97,91 @@ def log_marked_line(line: str) -> bool:
 
 
 def format_marked_line(record: logging.LogRecord) -> str:
-    """Return a record as a marked line."""
     return next((handler.format(record) for handler in log.handlers if isinstance(handler, _MarkedLineHandler)), "")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """Where tasks send their log lines. Picklable."""
+
+    host: str
+    port: int
+    key: str
+    """The driver ignores connections that do not send it."""
+
+
+class _Sender(logging.Handler):
+    """Sends marked lines to the driver until a send fails."""
+
+    def __init__(self, line: LogLine) -> None:
+        super().__init__()
+        self.line = line
+        self._socket: socket.socket | None = None
+        self._failed = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._failed:
+            return
+        try:
+            if self._socket is None:
+                self._socket = socket.create_connection((self.line.host, self.line.port), _CONNECT_S)
+                self._socket.sendall(f"{self.line.key}\n".encode())
+            self._socket.sendall(f"{format_marked_line(record)}\n".encode())
+        except OSError:
+            self._failed = True
+            self.close()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        super().close()
+
+
+def send_log_lines(line: LogLine) -> None:
+    """Send the log of this worker to the driver; once per connection."""
+    mark_log_lines()
+    senders = [handler for handler in log.handlers if isinstance(handler, _Sender)]
+    if any(handler.line == line for handler in senders):
+        return
+    for handler in senders:
+        log.removeHandler(handler)
+        handler.close()
+    log.addHandler(_Sender(line))
+
+
+@functools.cache
+def receive_log_lines(bound: str, host: str) -> LogLine:
+    """Receive the log lines of tasks until this process ends: listen at `bound`, which other machines know as `host`."""
+    server = socket.create_server((bound, 0))
+    line = LogLine(host, server.getsockname()[1], secrets.token_hex(16))
+    threading.Thread(target=_accept, args=(server, line.key), name="headrace-far-log", daemon=True).start()
+    return line
+
+
+def _accept(server: socket.socket, key: str) -> None:
+    while True:
+        try:
+            connection, _ = server.accept()
+        except OSError as error:
+            # No more descriptors, or a client that disconnected at once: tasks go on without a log.
+            log.debug("a task's log cannot be heard: %s", error)
+            time.sleep(_CONNECT_S)
+            continue
+        threading.Thread(target=_hear, args=(connection, key), name="headrace-far-log", daemon=True).start()
+
+
+def _hear(connection: socket.socket, key: str) -> None:
+    try:
+        # Do not wait for a client that sends no key. Keep-alive detects machines that have failed.
+        connection.settimeout(_KEY_S)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        with connection, connection.makefile("r", errors="replace") as lines:
+            if not secrets.compare_digest(lines.readline(_LONGEST_LINE).strip().encode(), key.encode()):
+                return
+            connection.settimeout(None)
+            while line := lines.readline(_LONGEST_LINE):
+                log_marked_line(line)
+    except OSError:
+        # The executor has exited.
+        return

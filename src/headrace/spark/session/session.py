@@ -8,11 +8,10 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pyspark
 from pyspark import SparkConf, SparkContext
@@ -26,27 +25,27 @@ from headrace.shutdown import abandonable
 from headrace.spark.runtime import java_process
 from headrace.spark.runtime.cluster import (
     HeadraceSparkSettings,
+    await_executors,
+    check_executors,
     choose_executor_python,
     cluster_settings,
+    count_task_slots,
     effective_master,
     is_local,
     java_bind_address,
     submitted_settings,
+    watch_executors,
 )
-from headrace.spark.runtime.executors import await_executors, check_executors, count_task_slots, watch_executors
-from headrace.spark.runtime.fork_server import python_script
+from headrace.spark.runtime.fork_server import FORKABLE, python_script
 from headrace.spark.runtime.java_process import GONE_ERRORS, SparkLost
 from headrace.spark.runtime.worker_daemon import PRELOAD_VARIABLE, SPARK_VARIABLE
 from headrace.spark.runtime.worker_logs import ProcessOutput
-from headrace.spark.session.class_data_archive import java_options
 from headrace.spark.session.dependency_archive import build_archives
 
 log = logging.getLogger("headrace")
 
 _WORKER_MODULES = ("pandas", "pyspark.worker", "pyspark.sql.pandas.serializers", "headrace.runtime.tasks")
 
-_FORKABLE = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""Keeps libraries from starting threads when they are imported: the workers' daemon imports them, and must be able to fork."""
 _STARTS = 3
 _SLOW_S, _START_S = 30.0, 600.0
 """When to warn about a slow start, and when to give it up."""
@@ -137,7 +136,7 @@ def _build_settings(
     master: str, scratch: Path, own: HeadraceSparkSettings, preload: Sequence[str], requested: Mapping[str, str]
 ) -> dict[str, str]:
     """Set the environment of this process; return the settings that depend on where tasks run. The user's settings take precedence."""
-    workers = {PRELOAD_VARIABLE: ",".join([*_WORKER_MODULES, *preload]) if preload else "", **_FORKABLE}
+    workers = {PRELOAD_VARIABLE: ",".join([*_WORKER_MODULES, *preload]) if preload else "", **FORKABLE}
     # Local workers and the source's process import the same Headrace as this process.
     _prepend_path(str(Path(__file__).resolve().parents[3]))
     os.environ.update(workers)
@@ -215,13 +214,9 @@ def warm_workers(session: SparkSession) -> None:
     def run() -> None:
         # A pipe that ends at once stops the session during this job. (pyspark then uses a context that is None.)
         with suppress(PySparkException, *GONE_ERRORS, AttributeError):
-            session.range(1).mapInArrow(_pass_through, "id long").collect()
+            session.sparkContext.parallelize([0], 1).mapPartitions(lambda numbers: numbers).collect()
 
     threading.Thread(target=run, name="headrace-warm-up", daemon=True).start()
-
-
-def _pass_through(batches: Iterator[Any]) -> Iterator[Any]:
-    return batches
 
 
 def _add_jars(session: SparkSession, jars: Sequence[str]) -> None:
@@ -238,7 +233,6 @@ def _add_jars(session: SparkSession, jars: Sequence[str]) -> None:
 
 
 def java_pid(session: SparkSession) -> int:
-    """Return the process id of the session's Java process."""
     java = session.sparkContext._jvm
     assert java is not None
     return int(java.java.lang.ProcessHandle.current().pid())
@@ -247,7 +241,7 @@ def java_pid(session: SparkSession) -> int:
 def _configuration(scratch: Path, log4j: Path, memory: str) -> dict[str, str]:
     # Exit when the heap is full: Java would otherwise continue and fail at random places.
     limits = "-XX:+ExitOnOutOfMemoryError -XX:+DisplayVMOutputToStderr -Xss1m"
-    java = f"-Dlog4j2.configurationFile={log4j} {limits} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 {java_options()}"
+    java = f"-Dlog4j2.configurationFile={log4j} {limits} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 {java_process.java_options()}"
     return {
         "spark.ui.enabled": "false",
         "spark.driver.memory": memory,

@@ -16,6 +16,7 @@ from headrace.pipes.state.stored_settings import settings_in
 from headrace.settings.settings_file import read_settings
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
+from headrace.verify.records import VerifyRecorder
 from headrace.verify.result import TableResult
 from headrace.verify.scylla.verifier import pipe_position_of, verify_logged
 from headrace.verify.view import choose_view
@@ -35,7 +36,11 @@ def verified(arguments: argparse.Namespace, selected: Callable[[str], Selection]
         wait_s = arguments.wait + 2 * _scylla(known).confidence
         watermark = watch(own, str(address), arguments.pipe, known, wait_s, pipe_position_of)
         repair = _scylla(known) if arguments.repair else None
-        yield from verify_logged(session, CellSink(replace(named.sink, options=choices)), chosen, watermark, choose_view(), repair=repair)
+        recorder = VerifyRecorder.begin(known.directory, own)
+        sink = CellSink(replace(named.sink, options=choices))
+        for result in verify_logged(session, sink, chosen, watermark, choose_view(), repair=repair):
+            recorder.record(result)
+            yield result
 
 
 def _scylla(known: KnownPipe) -> ScyllaOptions:

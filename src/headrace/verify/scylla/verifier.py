@@ -31,11 +31,11 @@ from headrace.model.schema import Column, Kind, TableSchema
 from headrace.model.table_selection import Selection
 from headrace.shutdown import temporary_directory
 from headrace.sinks.base import Progress
+from headrace.sinks.clickhouse.bookkeeping.dead_letters import ClickHouseLateRowStore
 from headrace.sinks.clickhouse.cells.merged_rows.row_merge import NO_TRANSFORMS
 from headrace.sinks.clickhouse.cells.merged_rows.row_transforms import RowTransforms
 from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.dead_letters.late_rows import resolve_late_rows
 from headrace.sources.scylla.log_tables import select_tables
 from headrace.sources.scylla.position import moment
 from headrace.sources.scylla.snapshot.base_rows import RowQuery, WriteTimeColumns
@@ -204,6 +204,7 @@ class _TableVerification:
         self._cell_notes: tuple[str, ...] = ()
         self._compared = TableComparison(canonical_schema(table))
         self._started = time.monotonic()
+        self._reached: PipePosition[int] | None = None
 
     def run(self) -> TableResult:
         schema = self._compared.schema
@@ -230,12 +231,12 @@ class _TableVerification:
             before, rechecked = rechecked, self._repaired(rechecked, self._repair)
             repaired = before.keys.num_rows - rechecked.keys.num_rows
         if self._repair is not None and self._watermark is not None and not (rechecked.comparison.total or rechecked.behind or unread):
-            resolve_late_rows(self._sink.sink.own_tables(), self._watermark.pipe, str(schema.name), copied=False)
+            ClickHouseLateRowStore(self._sink.sink.own_tables()).resolve(self._watermark.pipe, str(schema.name), copied=False)
         differences = tuple(self._readable(one) for one in rechecked.comparison.differences)
         notes = (*((self._lag(),) if rechecked.behind else ()), *self._cell_notes)
         return TableResult(
             schema,
-            Comparison(found.rows, rechecked.comparison.total, differences),
+            replace(rechecked.comparison, rows=found.rows, differences=differences),
             rechecked.behind,
             rechecked.changing,
             unread,
@@ -245,17 +246,19 @@ class _TableVerification:
             missing=rechecked.missing,
             extra=rechecked.extra,
             pipe_position=self._stands() if rechecked.behind else "",
+            compared_at=moment(self._reached.position) if self._reached is not None else "",
+            pipe_stopped=not self._reached.is_running if self._reached is not None else None,
         )
 
     def _repaired(self, rechecked: RecheckResult, choices: ScyllaOptions) -> RecheckResult:
-        """Repair the rows, each cell with its own write time; return what still differs."""
+        """Write the rows again, each cell with its own write time, and delete their other cells; return what still differs."""
         names = [column.name for column in (*self._table.partition_key, *self._table.clustering)]
         raw = self._rows.raw_keys(rechecked.keys)
         columns = [pa.array(values, pa.binary()) for values in zip(*raw, strict=True)]
         writer = self._sink.writer()
         try:
             rereader, telling = RowRechecker(self._session, choices), probe_write_times(self._session, self._table)
-            for block in rereader.read(self._table, telling, pa.RecordBatch.from_arrays(columns, names=names)):
+            for block in rereader.read_repairs(self._table, telling, pa.RecordBatch.from_arrays(columns, names=names)):
                 writer.write(block)
             writer.complete()
         finally:
@@ -351,7 +354,8 @@ class _TableVerification:
         """Wait until the pipe has passed everything read so far."""
         if self._watermark is not None:
             wanted = self._now()
-            if not has_reached(self._watermark.await_position(wanted), wanted):
+            self._reached = self._watermark.await_position(wanted)
+            if not has_reached(self._reached, wanted):
                 self._view.note(f"verify: {self._lag()}; rows that differ may only be behind")
 
     def _stands(self) -> str:

@@ -16,7 +16,6 @@ import pytest
 from cassandra.util import Date, Duration, Time
 
 from headrace.cql import timeuuid
-from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
@@ -26,8 +25,8 @@ from headrace.sinks.clickhouse.cells.view import view_sql
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from testkit.generators.cql_blocks import as_clickhouse, as_read, log_block, read_view, row_block
-from testkit.generators.cql_values import serialised, witnessed
+from testkit.generators.cql_blocks import as_clickhouse, as_read, log_block, read_view, row_block, write
+from testkit.generators.cql_values import oracle_value, serialised
 
 NOW = int(time.time())
 T = NOW * 1_000_000
@@ -51,14 +50,6 @@ def shown(sink: CellSink, table: CqlTable, *names: str) -> list[tuple[Any, ...]]
     return read_view(connect(sink.sink.target).client, query, [column.type for column in chosen])
 
 
-def write(sink: CellSink, *blocks: LogBlock | RowBlock) -> None:
-    writer = sink.writer()
-    for block in blocks:
-        writer.write(block)
-    writer.complete()
-    writer.close()
-
-
 SCALARS = """CREATE TABLE t (pk int PRIMARY KEY, a bigint, b text, c boolean, d double, e float, f date, g time, h timestamp, i uuid,
  j timeuuid, k inet, l tinyint, m smallint, n blob, o ascii, p varint, q decimal, r duration, s frozen<list<int>>, t frozen<map<text, int>>,
  u tuple<int, text>, v vector<float, 2>)"""
@@ -78,7 +69,7 @@ def test_every_type_is_shown_and_null_where_it_is_deleted(sink: CellSink) -> Non
     write(sink, log_block(table, inserted), log_block(table, [{"op": 1, "at": T + 3, "pk": 2, **gone}]))
     first, second = shown(sink, table)
     nulls = [as_clickhouse(column.type, None) for column in table.columns[1:]]
-    expected = [as_clickhouse(c.type, witnessed(c.type, serialised(c.type, values[c.name]))) for c in table.columns[1:]]
+    expected = [as_clickhouse(c.type, oracle_value(c.type, serialised(c.type, values[c.name]))) for c in table.columns[1:]]
     assert first == (1, *expected)
     assert second == (2, *nulls)
 
@@ -280,7 +271,7 @@ HOSTILE = [
 ]
 
 
-def test_whatever_columns_are_called_they_are_shown_under_their_names(sink: CellSink) -> None:
+def test_columns_of_any_name_are_shown_under_their_names(sink: CellSink) -> None:
     quoted = ['"' + name.replace('"', '""') + '"' for name in HOSTILE]
     kinds = ["int", "map<int, int>", "list<int>", "set<int>", "frozen<list<int>>", '"Ty pe`"', "text"]
     columns = ", ".join(f"{name} {kinds[place % len(kinds)]}" for place, name in enumerate(quoted))
@@ -337,7 +328,7 @@ def test_tables_follow_alterations(sink: CellSink) -> None:
         sink.prepare([table_of("CREATE TABLE t (pk int, ck bigint, PRIMARY KEY (pk, ck))")])
 
 
-def test_what_is_not_ours_is_left_alone(sink: CellSink) -> None:
+def test_tables_of_the_user_are_unchanged(sink: CellSink) -> None:
     table, client = table_of("CREATE TABLE t (pk int PRIMARY KEY, v int)"), connect(sink.sink.target).client
     sink.prepare([table])
     sink.prepare([table])

@@ -32,6 +32,7 @@ from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.log_rows import LogRow
 from headrace.sources.scylla.capture.statement_capture import log_block
+from testkit.generators.cql_blocks import write
 from testkit.generators.cql_histories import Statement, random_log, random_table
 from testkit.oracles.cell_views import selected, shown
 from testkit.pipelines.embedded_access import target_of
@@ -93,11 +94,8 @@ def _deliver(sink: CellSink, table: CqlTable, log: Sequence[LogRow], random: Ran
     batches += random.choices(batches, k=len(batches) // 3)
     random.shuffle(batches)
     cuts = sorted({0, len(batches), *random.choices(range(len(batches)), k=3)})
-    writer = sink.writer()
-    for start, end in itertools.pairwise(cuts):
-        writer.write(log_block(table, [row for batch in batches[start:end] for row in batch], int(time.time())))
-    writer.complete()
-    writer.close()
+    pieces = [[row for batch in batches[start:end] for row in batch] for start, end in itertools.pairwise(cuts)]
+    write(sink, *(log_block(table, rows, int(time.time())) for rows in pieces))
 
 
 def _differences(sink: CellSink, cql: CqlSession, table: CqlTable, histories: Sequence[History]) -> Iterator[str]:

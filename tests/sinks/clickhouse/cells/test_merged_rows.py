@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from headrace.cql.blocks import LogBlock
 from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError, TransientError
@@ -25,7 +24,7 @@ from headrace.sinks.clickhouse.cells.tables import stores_rows, tables_with_rows
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from testkit.generators.cql_blocks import log_block
+from testkit.generators.cql_blocks import log_block, write
 
 NOW = int(time.time())
 T = NOW * 1_000_000
@@ -42,14 +41,6 @@ def sink(target: ClickHouseTarget) -> CellSink:
 
 def table_of(script: str) -> CqlTable:
     return next(iter(CqlCatalog("ks").apply_all(script).tables.values()))
-
-
-def write(sink: CellSink, *blocks: LogBlock) -> None:
-    writer = sink.writer()
-    for block in blocks:
-        writer.write(block)
-    writer.complete()
-    writer.close()
 
 
 def command(sink: CellSink, statement: str) -> None:

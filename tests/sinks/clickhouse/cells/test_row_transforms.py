@@ -21,7 +21,7 @@ from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.transforms.mask_and_hash import masked
 from headrace.transforms.options import Transforms, read_mask
-from testkit.generators.cql_blocks import log_block
+from testkit.generators.cql_blocks import log_block, write
 
 NOW = int(time.time())
 T = NOW * 1_000_000
@@ -35,14 +35,6 @@ def table_of(script: str) -> CqlTable:
 
 def sink_with(target: ClickHouseTarget, merges: bool | None = None, **options: Any) -> CellSink:
     return CellSink(ClickHouseSink(target), merges, Transforms((("ks.people", tuple(options.items())),) if options else ()))
-
-
-def write(sink: CellSink, *blocks: LogBlock) -> None:
-    writer = sink.writer()
-    for block in blocks:
-        writer.write(block)
-    writer.complete()
-    writer.close()
 
 
 def read(sink: CellSink, query: str) -> list[Any]:

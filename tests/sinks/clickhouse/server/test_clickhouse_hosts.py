@@ -20,7 +20,7 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.retry import WaitState, current_wait, retrying, use_wait_state
-from headrace.sinks.clickhouse.maintenance.replicas import check_same, check_shared
+from headrace.sinks.clickhouse.maintenance.table_setup import check_same, check_shared
 from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target, same_sink
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -87,7 +87,7 @@ def test_the_next_host_is_taken_at_once_and_the_first_again_when_it_is_back(tmp_
             disconnect(one)
 
 
-def test_one_waits_only_when_every_host_has_failed(clickhouse: EmbeddedServer) -> None:
+def test_the_client_waits_only_after_every_host_has_failed(clickhouse: EmbeddedServer) -> None:
     ports = [unused_port() for _ in range(3)]
     target = ClickHouseTarget(LOOPBACK, ports[0], password=PASSWORD, others=tuple((LOOPBACK, port) for port in ports[1:]))
     with pytest.raises(TransientError, match="cannot be reached") as caught:
@@ -113,7 +113,7 @@ def test_an_unknown_name_among_several_hosts_is_a_host_that_is_down(clickhouse: 
     disconnect(target)
 
 
-def test_threads_that_fail_together_go_on_together(tmp_path: Path, clickhouse: EmbeddedServer) -> None:
+def test_threads_that_fail_together_resume_together(tmp_path: Path, clickhouse: EmbeddedServer) -> None:
     database = f"d_{secrets.token_hex(4)}"
     gone = EmbeddedServer(tmp_path / "data").start()
     target = target_of(gone, database=database, others=((LOOPBACK, clickhouse.port),))
@@ -164,7 +164,7 @@ def test_which_engines_are_the_same_everywhere() -> None:
     assert "Distributed" in caught.value.hint
 
 
-def test_a_state_goes_on_with_another_host_of_the_same_cluster() -> None:
+def test_a_state_resumes_with_another_host_of_the_same_cluster() -> None:
     assert same_sink("clickhouse://u@a:1,b:2/d", "clickhouse://v@b:2,c:3/d")
     assert not same_sink("clickhouse://u@a:1/d", "clickhouse://u@b:1/d")
     assert not same_sink("clickhouse://u@a:1/d", "clickhouse://u@a:1/e")
@@ -172,10 +172,10 @@ def test_a_state_goes_on_with_another_host_of_the_same_cluster() -> None:
     assert same_sink("chdb:here", "chdb:here")
 
 
-Mend = Callable[[], None]
+Repair = Callable[[], None]
 
 
-def _crowded(sink: ClickHouseSink, _: pytest.MonkeyPatch) -> Mend:
+def _crowded(sink: ClickHouseSink, _: pytest.MonkeyPatch) -> Repair:
     table, query = f"{sink.target.database}.t", sink.reader().query
     query(f"SYSTEM STOP MERGES {table}")
     sink.writer().write(block_of(0))
@@ -190,14 +190,14 @@ def _watched(sink: ClickHouseSink, expression: str) -> None:
     query(f"CREATE MATERIALIZED VIEW {database}.watch TO {database}.seen AS SELECT {expression} AS n FROM {database}.t")
 
 
-def _short_of_memory(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> Mend:
+def _short_of_memory(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> Repair:
     _watched(sink, "(SELECT length(groupArray(number)) FROM numbers(3000000))")
     # As in a user's profile on a server.
     monkeypatch.setattr(writing, "INSERT_SETTINGS", {**writing.INSERT_SETTINGS, "max_memory_usage": "5000000"})
     return monkeypatch.undo
 
 
-def _slow(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> Mend:
+def _slow(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> Repair:
     _watched(sink, "sleepEachRow(0.3)")
     monkeypatch.setattr(writing, "INSERT_SETTINGS", {**writing.INSERT_SETTINGS, "max_execution_time": "0.2"})
     return monkeypatch.undo
@@ -208,14 +208,14 @@ def test_a_server_that_refuses_for_now_is_waited_for_and_reported(
     sink: ClickHouseSink,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    fault: Callable[[ClickHouseSink, pytest.MonkeyPatch], Mend],
+    fault: Callable[[ClickHouseSink, pytest.MonkeyPatch], Repair],
     code: int,
 ) -> None:
-    mend, tries = fault(sink, monkeypatch), itertools.count(1)
+    repair, tries = fault(sink, monkeypatch), itertools.count(1)
 
     def write() -> None:
         if next(tries) == 3:
-            mend()
+            repair()
         # A writer of a new task each time, as after a restart.
         sink.writer().write(block_of(1, 2, 3))
 

@@ -16,11 +16,11 @@ from urllib3 import Timeout
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.sinks.clickhouse.reader import ClickHouseReader
-from headrace.sinks.clickhouse.server import bounded_client, response_rows
+from headrace.sinks.clickhouse.server import bounded_client
+from headrace.sinks.clickhouse.server.bounded_client import arrow_table
 from headrace.sinks.clickhouse.server.client import connect, disconnect, long_running_connection
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
-from headrace.sinks.clickhouse.server.response_rows import arrow_table
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from testkit.faults.hostile_http import HTTP_ATTACKS, NATIVE_ATTACKS, Attack, hostile_http
@@ -30,11 +30,11 @@ from testkit.pipelines.embedded_access import target_of
 _MOST_MIB = 900
 """Memory for one response: twice its limit while it is assembled."""
 _MOST_S = 60
-_CUT = ("endless_header_line", "bad_chunks", "not_http", "empty", "not_text", "negative_length")
+_DISCONNECTS = ("endless_header_line", "bad_chunks", "not_http", "empty", "not_text", "negative_length")
 """Broken responses that a proxy or a stopping server may send: they may be retried."""
 
 
-def refusal(attack: Attack) -> HeadraceError:
+def rejection(attack: Attack) -> HeadraceError:
     """Return the error of connecting to a server with this first response."""
     with hostile_http(attack) as port, bounded(_MOST_MIB, _MOST_S), pytest.raises(HeadraceError) as caught:
         connect(ClickHouseTarget("127.0.0.1", port, "u", "s3cr3t"))
@@ -46,8 +46,8 @@ def refusal(attack: Attack) -> HeadraceError:
 @pytest.mark.parametrize("name", HTTP_ATTACKS)
 def test_an_attack_by_the_first_answer_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_client, "CONNECTING_S", 5.0)
-    raised = refusal(HTTP_ATTACKS[name])
-    assert name in _CUT or isinstance(raised, DefiniteError), raised
+    raised = rejection(HTTP_ATTACKS[name])
+    assert name in _DISCONNECTS or isinstance(raised, DefiniteError), raised
 
 
 @contextlib.contextmanager
@@ -69,7 +69,7 @@ def test_an_attack_by_a_small_result_is_an_error(name: str, clickhouse: Embedded
         connection = connect(target)
         with pytest.raises(HeadraceError) as caught, translate_errors(target, "asking"):
             connection.client.query("SELECT 1 AS hostile").result_rows[0]
-    assert name in _CUT or isinstance(caught.value, DefiniteError), caught.value
+    assert name in _DISCONNECTS or isinstance(caught.value, DefiniteError), caught.value
 
 
 @pytest.mark.parametrize("name", ["endless_body", "huge_length", "gzip_bomb", "endless_error", "not_text", "endless_header_line"])
@@ -132,7 +132,7 @@ _COLUMNS = {
 
 @pytest.mark.parametrize("name", _COLUMNS)
 def test_columns_that_claim_or_hold_too_much_are_refused(name: str, clickhouse: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_rows, "ANSWER_BYTES", 128 << 20)
+    monkeypatch.setattr(bounded_client, "ANSWER_BYTES", 128 << 20)
     columns = _COLUMNS[name]()
     with turned(lambda client: client.answer(columns), clickhouse) as target, bounded(_MOST_MIB, _MOST_S):
         connection = connect(target)

@@ -125,8 +125,8 @@ def test_too_many_partitions_have_the_code_of_too_many_parts_and_are_no_matter_o
     assert isinstance(translate_error(scattered, TARGET, "writing"), DefiniteError)
 
 
-def test_retrying_waits_ever_longer_and_tells() -> None:
-    clock, told = Clock(), []
+def test_retries_wait_longer_each_time_and_are_reported() -> None:
+    clock, reported = Clock(), []
     outcomes = [TransientError("away"), TransientError("away"), TransientError("away"), "done"]
 
     def call() -> str:
@@ -139,13 +139,13 @@ def test_retrying_waits_ever_longer_and_tells() -> None:
         call,
         first_wait_s=1,
         most_wait_s=3,
-        on_wait=lambda e, n, s: told.append((e.message, n, s)),
+        on_wait=lambda e, n, s: reported.append((e.message, n, s)),
         sleep=clock.sleep,
         clock=clock,
         jitter=lambda: 1.0,
     )
     assert result == "done"
-    assert told == [("away", 1, 1.0), ("away", 2, 2.0), ("away", 3, 3.0)]
+    assert reported == [("away", 1, 1.0), ("away", 2, 2.0), ("away", 3, 3.0)]
     assert clock.waits == [1.0, 2.0, 3.0]
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql, delete_stale_sql
+from headrace.sinks.clickhouse.maintenance.table_store import delete_stale_sql
+from headrace.sinks.clickhouse.maintenance.tombstone_store import allow_cleanup_sql
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
-from headrace.sinks.clickhouse.tables.create_table import create_sql, create_statements, plan_table
-from headrace.sinks.clickhouse.tables.table_keys import materialize_key
+from headrace.sinks.clickhouse.tables.create_table import create_sql, create_statements, materialize_key, plan_table
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
 from headrace.sinks.clickhouse.tables.views import create_view_sql, row_policy_sql
 from headrace.sinks.clickhouse.types.row_hash import content_hash
@@ -147,7 +147,7 @@ def test_columns_by_choice() -> None:
         ({"sign_column": "n"}, "column n has a name that Headrace uses"),
     ],
 )
-def test_what_cannot_be_made_is_refused(chosen: dict[str, Any], why: str) -> None:
+def test_unsupported_table_options_are_rejected(chosen: dict[str, Any], why: str) -> None:
     with pytest.raises(DefiniteError, match=why) as caught:
         planned(cluster="c", **chosen)
     assert caught.value.hint

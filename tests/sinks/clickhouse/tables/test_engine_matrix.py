@@ -17,13 +17,12 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.change_block import ChangeBlock
-from headrace.sinks.clickhouse.maintenance.stale_rows import can_purge_tombstones
-from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import TombstoneCleanup
+from headrace.sinks.clickhouse.maintenance.tombstone_store import TombstoneCleanup, can_purge_tombstones
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily
-from testkit.generators.scenario_steps import Story, tell
+from testkit.generators.scenario_steps import Scenario, run_scenario
 from testkit.oracles.binlogs import Row, open_logbook, rows_of
 from testkit.pipelines.embedded_access import target_of
 from testkit.servers.clustered import CLUSTER, ClusteredServer
@@ -47,7 +46,7 @@ class Case:
     """A target, and the SQL for its current rows."""
 
     name: str
-    witness: str
+    oracle_query: str
     family: EngineFamily = EngineFamily.REPLACING
     made: str = ""
     """The rest of CREATE TABLE of an existing table; empty: Headrace creates it."""
@@ -60,8 +59,8 @@ class Case:
     ours: bool = True
 
 
-def found(name: str, witness: str, made: str, family: EngineFamily = EngineFamily.REPLACING, **others: Any) -> Case:
-    return Case(name, witness, family, made, ours=False, **others)
+def found(name: str, oracle_query: str, made: str, family: EngineFamily = EngineFamily.REPLACING, **others: Any) -> Case:
+    return Case(name, oracle_query, family, made, ours=False, **others)
 
 
 CASES = (
@@ -295,12 +294,12 @@ CASES = (
 
 
 @pytest.fixture(scope="module")
-def story(server: PrivateServer) -> Iterator[Story]:
+def scenario(server: PrivateServer) -> Iterator[Scenario]:
     name = f"story_{secrets.token_hex(4)}"
     with server.root_connection() as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
         with open_logbook(server, name) as book:
-            yield tell(book)
+            yield run_scenario(book)
         cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
 
@@ -311,10 +310,10 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 
 
 class Trial:
-    """One case against one story."""
+    """One case against one scenario."""
 
-    def __init__(self, case: Case, story: Story, engine: EmbeddedServer) -> None:
-        self.case, self.schema = case, story.schemas[case.table]
+    def __init__(self, case: Case, scenario: Scenario, engine: EmbeddedServer) -> None:
+        self.case, self.schema = case, scenario.schemas[case.table]
         target = target_of(engine, database=f"m_{secrets.token_hex(4)}")
         self.sink = ClickHouseSink(target, ClickHouseOptions(tuple(case.choices.items())), pipe="matrix")
         self.place = f"{target.database}.{case.table}"
@@ -329,9 +328,9 @@ class Trial:
     def run(self, sql: str) -> list[list[Any]]:
         return self.sink.reader().query(sql)[1]
 
-    def read(self, chapter: Any) -> list[ChangeBlock]:
+    def read(self, step: Any) -> list[ChangeBlock]:
         needs = self.sink.requirements([self.schema])[self.schema.name]
-        return list(chapter.blocks(self.schema, needs.key_columns))
+        return list(step.blocks(self.schema, needs.key_columns))
 
     def write(self, blocks: list[ChangeBlock]) -> None:
         writer = self.sink.writer()
@@ -343,13 +342,13 @@ class Trial:
         table = self.sink.reader().read_range(self.schema)
         return sorted(rows_of(self.schema, table.to_batches()), key=repr)
 
-    def witnessed(self) -> list[Row]:
+    def oracle_rows(self) -> list[Row]:
         shown = self.case.shown or SHOWN[self.case.table]
-        sql = self.case.witness.format(shown=shown, columns=shown, table=self.place)
+        sql = self.case.oracle_query.format(shown=shown, columns=shown, table=self.place)
         return sorted((tuple(row) for row in self.run(sql)), key=repr)
 
     def check(self, expected: list[Row], when: str) -> None:
-        assert self.witnessed() == expected, f"{self.case.name}: {when}, by the engine"
+        assert self.oracle_rows() == expected, f"{self.case.name}: {when}, by the engine"
 
     def check_both(self, expected: list[Row], when: str) -> None:
         assert self.shown() == expected, f"{self.case.name}: {when}"
@@ -376,21 +375,21 @@ TRIALS = [(FLAVOURS[0], case) for case in CASES] + [(FLAVOURS[1], case) for case
 @pytest.mark.parametrize(
     ("flavour", "case"), TRIALS, indirect=["flavour"], scope="session", ids=[f"{flavour}-{case.name}" for flavour, case in TRIALS]
 )
-def test_the_target_shows_what_the_source_shows(case: Case, story: Story, engine: EmbeddedServer) -> None:
-    trial = Trial(case, story, engine)
+def test_the_target_shows_what_the_source_shows(case: Case, scenario: Scenario, engine: EmbeddedServer) -> None:
+    trial = Trial(case, scenario, engine)
     trial.sink.prepare([trial.schema])
     trial.sink.prepare([trial.schema])
     layout = trial.sink.without_cache().target_table(trial.schema)
     assert (layout.family, layout.matches_plan, set(layout.key_dependencies)) == (case.family, case.ours, set(case.moving))
     written: list[list[ChangeBlock]] = []
-    for chapter in story.chapters:
-        blocks = trial.read(chapter)
+    for step in scenario.steps:
+        blocks = trial.read(step)
         written.append(blocks)
         trial.write(blocks)
-        trial.check(chapter.rows[case.table], chapter.name)
+        trial.check(step.rows[case.table], step.name)
         # A crash repeats a batch.
         trial.write(blocks)
-    last = story.chapters[-1].rows[case.table]
+    last = scenario.steps[-1].rows[case.table]
     trial.check_both(last, "all of it, replayed")
     if not layout.needs_ordered_writes:
         trial.write([block for blocks in reversed(written) for block in reversed(blocks)])

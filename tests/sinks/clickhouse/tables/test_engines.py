@@ -117,7 +117,7 @@ def test_engines_of_many_servers(text: str, replication: str, base: str, path: s
         ("Distributed('c', '', 't', intDiv(id, 10)) SETTINGS fsync_after_insert = 1", DistributedEngine("c", "", "t", "intDiv(id, 10)")),
     ],
 )
-def test_what_a_distributed_table_stands_for(text: str, expected: DistributedEngine) -> None:
+def test_tables_behind_a_distributed_table(text: str, expected: DistributedEngine) -> None:
     assert parse_distribution(parse_engine(text)) == expected
 
 

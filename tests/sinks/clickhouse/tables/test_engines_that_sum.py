@@ -123,7 +123,7 @@ def test_refused_when_the_source_creates_the_table(scene: Scene, engine: str) ->
 
 
 @pytest.mark.parametrize("engine", ["SummingMergeTree", "AggregatingMergeTree of states"])
-def test_refused_when_it_replaced_the_target(scene: Scene, engine: str) -> None:
+def test_a_replaced_target_is_rejected(scene: Scene, engine: str) -> None:
     scene.book.run(TABLE, ROWS)
     scene.pipe().open().catch_up()
     scene.in_sink("RENAME TABLE DB.t TO DB.before")

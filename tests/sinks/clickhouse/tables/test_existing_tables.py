@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.maintenance.stale_rows import delete_stale_sql
+from headrace.sinks.clickhouse.maintenance.table_store import delete_stale_sql
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, DeleteAs
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.create_table import extend_dedup_window_sql, plan_table
@@ -50,7 +50,7 @@ def marks(layout: TargetTable) -> list[tuple[str, MetadataRole]]:
     return [(mark.name, mark.role) for mark in layout.metadata_columns]
 
 
-def test_what_would_be_made_is_ours() -> None:
+def test_a_planned_table_counts_as_created_by_headrace() -> None:
     layout = adapted(MADE)
     assert (layout.family, layout.matches_plan, layout.created_by_headrace, layout.final_hides_deleted, layout.key_dependencies) == (
         EngineFamily.REPLACING,
@@ -71,7 +71,7 @@ def test_what_would_be_made_is_ours() -> None:
         "ReplicatedReplacingMergeTree(_version, _deleted) ORDER BY id",
     ],
 )
-def test_forms_for_many_servers_are_what_they_stand_for(engine: str) -> None:
+def test_replicated_and_shared_engines_match_plain_ones(engine: str) -> None:
     assert adapted(replace(MADE, engine=engine)).matches_plan
     shared = engine.replace("ReplacingMergeTree", "CollapsingMergeTree").replace("_version, _deleted", "_sign")
     layout = adapted(there(shared, SIGN, VERSION))
@@ -341,7 +341,7 @@ def test_columns_of_the_user_s_own_are_left_to_the_table(column: ExistingColumn)
     assert all(stored.name != "x" for stored in layout.columns)
 
 
-def test_a_distributed_table_is_what_it_stands_for() -> None:
+def test_a_distributed_table_has_the_layout_of_its_local_table() -> None:
     hidden = ExistingColumn("_sign", "Int8", "MATERIALIZED", "1"), ExistingColumn("_version", "UInt64", "MATERIALIZED", "0")
     over = ExistingTable("Distributed('c', 'shop', 'orders_local', cityHash64(n))", "", MADE.columns, kind="Distributed")
     layout = adapted(over, local_table=MADE)

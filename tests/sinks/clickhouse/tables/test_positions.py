@@ -11,8 +11,8 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.lifecycle import progress_reporter
-from headrace.pipes.lifecycle.lag import Pending
 from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
+from headrace.pipes.lifecycle.progress_view import Pending
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, create_statements
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
@@ -20,7 +20,7 @@ from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sources.mysql.server.position import BinlogPosition
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.pipelines.embedded_access import target_of
 
 COMMITTED_US = 1_700_000_000_000_000
@@ -37,7 +37,7 @@ def at(offset: int, file: int = 1) -> BinlogPosition:
     return BinlogPosition(f"binlog.{file:06d}", offset, "0-1-7")
 
 
-def told(sink: ClickHouseSink, columns: str, table: str = "positions FINAL") -> list[list[object]]:
+def stored(sink: ClickHouseSink, columns: str, table: str = "positions FINAL") -> list[list[object]]:
     return sink.reader().query(f"SELECT {columns} FROM headrace.{table} ORDER BY pipe")[1]
 
 
@@ -48,17 +48,17 @@ def test_one_current_row_per_pipe_with_position_watermark_and_counts(sink: Click
     for one in (shop, other):
         one.begin(at(4), is_new=True)
     shop.snapshot_rows(at(4), 1000)
-    assert told(sink, "position, rows, total_rows, commit_time, incomplete") == [["binlog.000001:4", 1000, 1000, None, ["shop.orders"]]]
+    assert stored(sink, "position, rows, total_rows, commit_time, incomplete") == [["binlog.000001:4", 1000, 1000, None, ["shop.orders"]]]
     waiting.clear()
     shop.batch(at(500), 7, COMMITTED_US)
     other.batch(at(9, file=2), 1, COMMITTED_US)
     shop.batch(at(700), 3, 0)
-    assert told(sink, "pipe, position, gtid, version, rows, total_rows, commit_time, incomplete") == [
+    assert stored(sink, "pipe, position, gtid, version, rows, total_rows, commit_time, incomplete") == [
         ["it's", "binlog.000002:9", "0-1-7", at(9, file=2).version, 1, 1, "2023-11-14 22:13:20.000000", []],
         ["shop", "binlog.000001:700", "0-1-7", at(700).version, 3, 1010, "2023-11-14 22:13:20.000000", []],
     ]
-    [[lag, idle, silent]] = told(sink, "lag_seconds, idle_seconds, silent_seconds", "lag WHERE pipe = 'shop'")
-    assert lag == 0, "no change is pending, whatever the age of the newest one"
+    [[lag, idle, silent]] = stored(sink, "lag_seconds, idle_seconds, silent_seconds", "lag WHERE pipe = 'shop'")
+    assert lag == 0, "no change is pending, so the age of the newest one does not count"
     assert isinstance(idle, int | float)
     assert isinstance(silent, int | float)
     assert 0 <= silent <= idle < 60
@@ -72,7 +72,7 @@ def test_lag_is_the_age_of_the_oldest_pending_change(sink: ClickHouseSink) -> No
     reporter.batch(at(100), 5, COMMITTED_US)
 
     def lag() -> float:
-        [[found]] = told(sink, "lag_seconds", "lag")
+        [[found]] = stored(sink, "lag_seconds", "lag")
         assert isinstance(found, int | float)
         return float(found)
 
@@ -107,15 +107,15 @@ def test_a_repeated_batch_is_reported_again_and_counted_once(sink: ClickHouseSin
     # Killed before Spark's commit: the next run begins at 100 and repeats the batch up to 200.
     second = ProgressReporter(SinkTables(sink), "p", "mysql://elsewhere/", lambda: ())
     second.begin(at(100), is_new=False)
-    assert told(sink, "position, total_rows") == [["binlog.000001:200", 10]]
+    assert stored(sink, "position, total_rows") == [["binlog.000001:200", 10]]
     second.batch(at(200), 5, COMMITTED_US)
     second.batch(at(300), 2, COMMITTED_US)
-    assert told(sink, "source, position, rows, total_rows") == [["mysql://elsewhere/", "binlog.000001:300", 2, 12]]
+    assert stored(sink, "source, position, rows, total_rows") == [["mysql://elsewhere/", "binlog.000001:300", 2, 12]]
     # A new state directory with the same name starts from zero.
     third = ProgressReporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
     third.begin(at(50), is_new=True)
     third.batch(at(60), 1, COMMITTED_US)
-    assert told(sink, "position, total_rows") == [["binlog.000001:60", 1]]
+    assert stored(sink, "position, total_rows") == [["binlog.000001:60", 1]]
 
 
 def test_an_idle_pipe_says_that_it_runs(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,13 +123,13 @@ def test_an_idle_pipe_says_that_it_runs(sink: ClickHouseSink, monkeypatch: pytes
     reporter = ProgressReporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
     reporter.begin(at(4), is_new=True)
     reporter.batch(at(100), 5, COMMITTED_US)
-    before = told(sink, "pipe, position, rows, total_rows, updated_at")
+    before = stored(sink, "pipe, position, rows, total_rows, updated_at")
     with reporter.heartbeats():
         deadline = time.monotonic() + 20
-        while told(sink, "seen_at > updated_at") != [[1]] and time.monotonic() < deadline:
+        while stored(sink, "seen_at > updated_at") != [[1]] and time.monotonic() < deadline:
             time.sleep(0.05)
-    assert told(sink, "seen_at > updated_at") == [[1]]
-    assert told(sink, "pipe, position, rows, total_rows, updated_at") == before
+    assert stored(sink, "seen_at > updated_at") == [[1]]
+    assert stored(sink, "pipe, position, rows, total_rows, updated_at") == before
 
 
 def test_two_pipes_of_one_name_are_noticed(sink: ClickHouseSink, caplog: pytest.LogCaptureFixture) -> None:
@@ -158,14 +158,14 @@ def test_merges_keep_up_with_twenty_batches_a_second(sink: ClickHouseSink) -> No
     active = "SELECT count() FROM system.parts WHERE database = 'headrace' AND active"
     [[parts]] = sink.reader().query(active)[1]
     assert parts < 60
-    assert told(sink, "pipe, position, total_rows") == [[f"p{n}", "binlog.000001:109", 100] for n in range(2)]
+    assert stored(sink, "pipe, position, total_rows") == [[f"p{n}", "binlog.000001:109", 100] for n in range(2)]
 
 
 def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(sink: ClickHouseSink) -> None:
     own = sink.own_tables()
-    own.ensure(OwnTable("kept", (("a", "UInt8"),), ("a",), replacing=False))
-    own.insert(OwnTable("kept", (("a", "UInt8"),), ("a",), replacing=False), [{"a": 1}])
-    wider = OwnTable("kept", (("a", "UInt8"), ("b", "String")), ("a",), replacing=False)
+    own.ensure(OwnTable("kept", (("a", "UInt8"),), ("a",)))
+    own.insert(OwnTable("kept", (("a", "UInt8"),), ("a",)), [{"a": 1}])
+    wider = OwnTable("kept", (("a", "UInt8"), ("b", "String")), ("a",))
     own.ensure(wider)
     own.insert(wider, [{"a": 2, "b": "x'\n\\"}])
     assert own.select(wider, ("a", "b"), order="a") == [[1, ""], [2, "x'\n\\"]]

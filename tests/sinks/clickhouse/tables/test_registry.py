@@ -16,8 +16,7 @@ from headrace.pipes.state.pipe_registry import PipeEntry, all_pipes, find_pipe, 
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
-from headrace.sinks.clickhouse.bookkeeping.positions import POSITIONS, prepare_positions, write_progress
-from headrace.sinks.clickhouse.bookkeeping.progress_store import ClickHouseProgressStore
+from headrace.sinks.clickhouse.bookkeeping.progress_store import POSITIONS, ClickHouseProgressStore
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.verify.watched_pipe import pipe_in_sink
@@ -75,9 +74,9 @@ def test_pipes_are_entered_found_and_forgotten(own: OwnTables, tmp_path: Path) -
     register(ClickHouseProgressStore(own), replace(later, state=str(tmp_path / "state"), host="another"))
     assert pipe_in_sink(own, parse_mysql_url(SHOP.source), "b").directory is None
 
-    prepare_positions(own)
+    ClickHouseProgressStore(own).begin()
     for name in ("b", "o'shop"):
-        write_progress(own, Progress(name, SHOP.source, "binlog.000001:4", 4, 0, 0, 0, 0, 0))
+        ClickHouseProgressStore(own).report(Progress(name, SHOP.source, "binlog.000001:4", 4, 0, 0, 0, 0, 0))
     own.delete_pipe("o'shop")
     assert [entry.name for entry in all_pipes(own)] == ["b"]
     assert own.select(POSITIONS, ["pipe"]) == [["b"]]

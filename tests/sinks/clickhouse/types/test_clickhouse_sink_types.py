@@ -9,7 +9,6 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -25,6 +24,7 @@ from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.write.block_encoder import BlockEncoder
 from headrace.verify.row_compare import compare
+from testkit.generators.type_cases import schema_of, to_array
 from testkit.pipelines.embedded_access import target_of
 
 FIRST_DAY, LAST_DAY, DAY_US = -719_528, 2_932_896, 86_400_000_000
@@ -39,11 +39,6 @@ def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
     disconnect(target)
 
 
-def schema_of(*columns: Column) -> TableSchema:
-    key = Column("id", Kind.UINT32, nullable=False)
-    return TableSchema(TableName("any", f"t_{secrets.token_hex(6)}"), (key, *columns), ("id",))
-
-
 def insert_block(schema: TableSchema, images: pa.RecordBatch) -> ChangeBlock:
     rows = images.num_rows
     return ChangeBlock(
@@ -53,22 +48,6 @@ def insert_block(schema: TableSchema, images: pa.RecordBatch) -> ChangeBlock:
         pa.array(range(1, rows + 1), pa.uint64()),
         pa.array([0] * rows, pa.int64()),
     )
-
-
-def to_array(column: Column, values: list[Any]) -> Any:
-    """Arrow values from integers (dates, times) or plain Python values."""
-    match column.kind:
-        case Kind.ENUM | Kind.SET:
-            return pa.array(values, pa.string()).dictionary_encode()
-        case Kind.DATE:
-            return pa.array(values, pa.int32()).view(pa.date32())
-        case Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
-            return pa.array(values, pa.int64()).view(column.arrow_type)
-        case Kind.FLOAT32 | Kind.FLOAT64:
-            width = np.float32 if column.kind is Kind.FLOAT32 else np.float64
-            numbers = np.array([0 if v is None else v for v in values], dtype=width)
-            return pa.array(numbers, mask=np.array([v is None for v in values]))
-    return pa.array(values, column.arrow_type)
 
 
 def store(sink: ClickHouseSink, schema: TableSchema, values: list[list[Any]]) -> pa.Table:

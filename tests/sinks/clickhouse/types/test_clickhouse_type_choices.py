@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import json
 import random
-import secrets
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
-from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.server.options import (
@@ -28,7 +26,7 @@ from headrace.sinks.clickhouse.server.options import (
 )
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.types.literals import constant_sql
+from headrace.sinks.clickhouse.types.scalar_values import constant_sql
 from headrace.verify.row_compare import compare
 from testkit.generators.type_cases import (
     CHOICES,
@@ -42,7 +40,9 @@ from testkit.generators.type_cases import (
     Case,
     one,
     point,
+    schema_of,
     shape,
+    to_array,
 )
 from testkit.pipelines.embedded_access import target_of
 
@@ -56,24 +56,6 @@ def target(clickhouse: EmbeddedServer) -> Iterator[ClickHouseTarget]:
 
 def choose(target: ClickHouseTarget, chosen: dict[str, Any]) -> ClickHouseSink:
     return ClickHouseSink(target, ClickHouseOptions(tuple(chosen.items())))
-
-
-def schema_of(*columns: Column) -> TableSchema:
-    key = Column("id", Kind.UINT32, nullable=False)
-    return TableSchema(TableName("any", f"t_{secrets.token_hex(6)}"), (key, *columns), ("id",))
-
-
-def to_array(column: Column, values: list[Any]) -> Any:
-    match column.kind:
-        case Kind.ENUM | Kind.SET:
-            return pa.array(values, pa.string()).dictionary_encode()
-        case Kind.DATE:
-            return pa.array(values, pa.int32()).view(pa.date32())
-        case Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
-            return pa.array(values, pa.int64()).view(column.arrow_type)
-        case Kind.FLOAT32:
-            return pa.array(np.array([0 if v is None else v for v in values], dtype=np.float32), mask=np.array([v is None for v in values]))
-    return pa.array(values, column.arrow_type)
 
 
 def block_of(schema: TableSchema, values: list[Any]) -> ChangeBlock:
@@ -214,7 +196,7 @@ def test_types_by_kind_give_way_to_types_by_column(target: ClickHouseTarget) -> 
     }
 
 
-def test_a_table_that_is_there_is_written_in_its_own_types_and_names(target: ClickHouseTarget, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_existing_table_is_written_in_its_types_and_names(target: ClickHouseTarget, caplog: pytest.LogCaptureFixture) -> None:
     columns = (
         Column("n", Kind.INT32, False),
         Column("price", Kind.DECIMAL, True, 10, 2),

@@ -125,9 +125,9 @@ def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
 def texts_of(book: Logbook, sink: ClickHouseSink, schema: TableSchema, part: dict[str, Case]) -> tuple[list[list[str]], list[list[str]]]:
     source = ", ".join(case.source.format(name) for name, case in part.items())
     target = ", ".join(case.target.format(name) for name, case in part.items())
-    told = [list(map(str, row)) for row in book.fetch(f"SELECT {source} FROM t ORDER BY id")]
+    source_rows = [list(map(str, row)) for row in book.fetch(f"SELECT {source} FROM t ORDER BY id")]
     _, kept = sink.reader().query(f"SELECT {target} FROM {schema.name.database}.t FINAL ORDER BY id")
-    return told, [list(map(str, row)) for row in kept]
+    return source_rows, [list(map(str, row)) for row in kept]
 
 
 def test_the_text_of_every_chosen_type_is_the_source_s_own(server: PrivateServer, database: str, sink: ClickHouseSink) -> None:
@@ -144,8 +144,8 @@ def test_the_text_of_every_chosen_type_is_the_source_s_own(server: PrivateServer
         blocks = book.read(start, "t")
         for block in blocks:
             writer.write(block)
-        told, kept = texts_of(book, sink, schema, CASES)
-        for row, other in zip(told, kept, strict=True):
+        source_rows, kept = texts_of(book, sink, schema, CASES)
+        for row, other in zip(source_rows, kept, strict=True):
             assert dict(zip(CASES, other, strict=True)) == dict(zip(CASES, row, strict=True))
         images = sink.reader().kept(schema, pa.Table.from_batches([block.images for block in blocks]))
         found = compare(schema, images, sink.reader().read_range(schema))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.types.row_json import row_to_json, rows_from_json
+from headrace.sinks.clickhouse.types.scalar_values import row_to_json, rows_from_json
 from testkit.generators.kind_values import VALUES, array_of
 
 _DAY_US = 86_400_000_000

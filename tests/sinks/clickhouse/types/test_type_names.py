@@ -34,7 +34,7 @@ def test_spaces_and_missing_numbers_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Int8)", "Int8 Int8", "Nullable(Int8", "Enum8('a = 1)", "8", "Decimal(,)", "Int8 -- x"])
-def test_what_is_no_type_is_refused(text: str) -> None:
+def test_unknown_types_are_rejected(text: str) -> None:
     with pytest.raises(DefiniteError, match="is not a type of ClickHouse"):
         parse_type(text)
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import DefiniteError
-from headrace.sources.mysql.binlog.applied_gtids import AppliedGroups
 from headrace.sources.mysql.failover import joined
 from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.segments.group_addresses import AppliedGroups
 from headrace.sources.mysql.server.gtid import MariaDBGtidPosition, MySQLGtidSet, missing_from, read_gtid_set
 from headrace.sources.mysql.start_position import ServerGtids
 

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.binlog import batch_planner as planner_module
 from headrace.sources.mysql.binlog.batch_planner import BatchPlanner
-from headrace.sources.mysql.binlog.relay import Appender, IndexedLog, IndexedLogFile, Relay
+from headrace.sources.mysql.binlog.relay import Appender, IndexedLog, Relay
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.limits import BatchLimits
+from headrace.sources.mysql.segments.group_addresses import IndexedLogFile
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 

@@ -21,7 +21,7 @@ from headrace.sources.mysql.offline_source import directory_planner, open_direct
 from headrace.sources.mysql.segments.segment_reader import read_segment
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.splits import SegmentSplit
+from headrace.sources.mysql.split_reader import SegmentSplit
 from testkit.oracles.binlogs import Logbook, Place, images_of, open_logbook
 from testkit.oracles.both_ends import assert_equal, log_end, sink_client
 from testkit.oracles.planned import PlannedLog, replayed

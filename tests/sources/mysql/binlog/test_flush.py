@@ -65,6 +65,52 @@ def test_a_batch_gathers_for_as_long_as_it_may(server: PrivateServer, database: 
             assert at_once.plan(here).offset == first.offset
 
 
+def test_steady_changes_are_batches_at_intervals(server: PrivateServer, database: str, replica_account: Account, tmp_path: Path) -> None:
+    with open_logbook(server, database) as book:
+        book.run("CREATE TABLE t (id INT PRIMARY KEY)")
+        start = book.place()
+        with relayed(book, replica_account, start, tmp_path / "relay") as relay:
+            planner = BatchPlanner(relay, BatchLimits(flush_seconds=0.0, latency_seconds=1.0), mariadb=server.flavour == "mariadb")
+            here = BinlogPosition(start.file, start.offset)
+
+            def take(*statements: str) -> float:
+                """Run statements and plan the batch that holds them; return how long that took."""
+                nonlocal here
+                book.run(*statements)
+                began, last = time.monotonic(), book.place().offset
+                here = planner.plan(here)
+                while here.offset < last:
+                    assert time.monotonic() - began < 20
+                    here = planner.plan(here)
+                return time.monotonic() - began
+
+            # The first change does not wait, a change shortly after a batch does.
+            assert take("INSERT INTO t VALUES (1)") < 0.9
+            assert 0.5 < take("INSERT INTO t VALUES (2)") < 5
+            # A statement ends its batch at once; nothing waits after it.
+            assert take("ALTER TABLE t ADD COLUMN a INT") < 0.9
+            assert take("INSERT INTO t (id) VALUES (3)") < 0.9
+            # Nor after a pause.
+            time.sleep(1.0)
+            assert take("INSERT INTO t (id) VALUES (4)") < 0.9
+
+
+def test_a_backlog_does_not_wait(server: PrivateServer, database: str, replica_account: Account, tmp_path: Path) -> None:
+    with open_logbook(server, database) as book:
+        book.run("CREATE TABLE t (id INT PRIMARY KEY)")
+        start = book.place()
+        book.run(*(f"INSERT INTO t VALUES ({number})" for number in range(20)))
+        with relayed(book, replica_account, start, tmp_path / "relay") as relay:
+            limits = BatchLimits(flush_rows=1, flush_seconds=0.0, latency_seconds=30.0)
+            planner = BatchPlanner(relay, limits, mariadb=server.flavour == "mariadb")
+            here, last, began = BinlogPosition(start.file, start.offset), book.place().offset, time.monotonic()
+            batches = 0
+            while here.offset < last:
+                here, batches = planner.plan(here), batches + 1
+            assert batches >= 20
+            assert time.monotonic() - began < 30
+
+
 def test_a_batch_has_no_more_rows_than_it_may_unless_one_transaction_has(server: PrivateServer, database: str) -> None:
     with open_logbook(server, database) as book:
         book.run("CREATE TABLE t (id INT PRIMARY KEY)")

@@ -13,17 +13,14 @@ import pytest
 from headrace.errors import DefiniteError
 from headrace.model.change_block import Op
 from headrace.model.schema import TableName
-from headrace.sources.mysql.binlog.binlog_directory import last_position, read_head
 from headrace.sources.mysql.events.table_map import parse_table_map
 from headrace.sources.mysql.limits import BatchLimits
-from headrace.sources.mysql.offline_source import find_schemas, open_directory, parse_directory
+from headrace.sources.mysql.offline_source import find_schemas, last_position, open_directory, parse_directory, read_head
 from headrace.sources.mysql.rows.table_map_schema import schema_of
-from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
-from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
+from headrace.sources.mysql.segments.segment_reader import ReadCatalog, Segment, plan_tables, read_segment
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
-from headrace.sources.mysql.split_reader import BinlogPlanner
-from headrace.sources.mysql.splits import SegmentSplit
+from headrace.sources.mysql.split_reader import BinlogPlanner, SegmentSplit
 from testkit.oracles.binlogs import Image, Logbook, images_of
 
 SMALL = BatchLimits(flush_bytes=20_000, flush_seconds=0)
@@ -106,7 +103,7 @@ def test_files_are_read_as_the_server_s_log(book: Logbook, copied: tuple[Path, l
     assert sorted(path.name for path in directory.iterdir()) == names
 
 
-def test_a_run_goes_on_where_it_stopped(book: Logbook, copied: tuple[Path, list[str]]) -> None:
+def test_a_run_resumes_at_its_position(book: Logbook, copied: tuple[Path, list[str]]) -> None:
     directory, names = copied
     log = open_directory(directory, f"{names[1]}:4")
     later = open_directory(directory, f"{log.end.file}:{log.end.offset}")

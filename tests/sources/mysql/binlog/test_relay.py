@@ -45,8 +45,8 @@ def until(relay: Relay, condition: Callable[[], bool], timeout_s: float = 30) ->
 
 def end_of(relay: Relay) -> BinlogPosition:
     with relay.changed:
-        mirror = relay.files[-1]
-        return BinlogPosition(mirror.name, max(mirror.safe_end, mirror.start))
+        relayed = relay.files[-1]
+        return BinlogPosition(relayed.name, max(relayed.safe_end, relayed.start))
 
 
 def reached(relay: Relay, place: Place) -> bool:
@@ -78,18 +78,18 @@ def test_the_mirror_equals_the_server_s_files(book: Logbook, replica_account: Ac
         book.run("FLUSH BINARY LOGS")
         fill(book, 1)
         until(relay, lambda: reached(relay, book.place()))
-        names = [mirror.name for mirror in relay.files]
+        names = [relayed.name for relayed in relay.files]
         assert len(names) == 2
-        for mirror in relay.files:
-            begin = start.offset if mirror.name == start.file else 0
-            original = bytearray((book.server.binlog_dir / mirror.name).read_bytes()[: mirror.safe_end])
+        for relayed in relay.files:
+            begin = start.offset if relayed.name == start.file else 0
+            original = bytearray((book.server.binlog_dir / relayed.name).read_bytes()[: relayed.safe_end])
             # The server changes the flag LOG_EVENT_BINLOG_IN_USE, which its checksum does not cover.
             original[_IN_USE_FLAG_AT] = 0
-            assert mirror.path.read_bytes()[begin : mirror.safe_end] == original[begin:]
+            assert relayed.path.read_bytes()[begin : relayed.safe_end] == original[begin:]
         # When the second file is reached, the first is deleted; committed bytes of the second are a hole.
         before = disk_usage(relay.files[-1].path)
         relay.commit(end_of(relay))
-        assert [mirror.name for mirror in relay.files] == names[1:]
+        assert [relayed.name for relayed in relay.files] == names[1:]
         assert sorted(path.name for path in (tmp_path / "relay").iterdir()) == names[1:]
         assert disk_usage(relay.files[0].path) <= 16384 < before
     assert not (tmp_path / "relay").exists()
@@ -124,7 +124,7 @@ def test_a_transaction_larger_than_the_limit_comes_through(book: Logbook, replic
         until(relay, lambda: reached(relay, book.place()))
 
 
-def test_a_cut_connection_is_taken_up_where_it_broke(book: Logbook, replica_account: Account, tmp_path: Path) -> None:
+def test_a_broken_connection_resumes_at_its_position(book: Logbook, replica_account: Account, tmp_path: Path) -> None:
     start = book.place()
     with relay_from(book, replica_account, tmp_path) as (relay, warnings):
         for cuts in range(1, 4):
@@ -133,10 +133,10 @@ def test_a_cut_connection_is_taken_up_where_it_broke(book: Logbook, replica_acco
             fill(book, 1)
             until(relay, lambda: reached(relay, book.place()))
             assert len(warnings) >= cuts
-        mirror = relay.files[0]
-        original = (book.server.binlog_dir / mirror.name).read_bytes()[start.offset : mirror.safe_end]
-        assert mirror.path.read_bytes()[start.offset : mirror.safe_end] == original
-        assert mirror.groups[:, 0].tolist() == sorted(set(mirror.groups[:, 0].tolist()))
+        relayed = relay.files[0]
+        original = (book.server.binlog_dir / relayed.name).read_bytes()[start.offset : relayed.safe_end]
+        assert relayed.path.read_bytes()[start.offset : relayed.safe_end] == original
+        assert relayed.groups[:, 0].tolist() == sorted(set(relayed.groups[:, 0].tolist()))
 
 
 def kill_dump_threads(book: Logbook, user: str) -> None:

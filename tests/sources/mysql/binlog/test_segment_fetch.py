@@ -1,4 +1,4 @@
-"""A task that does not find the mirror of the log fetches its part from the server: the same blocks, or a transient error."""
+"""A task that does not find the relay's files fetches its part from the server: the same blocks, or a transient error."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from headrace.model.table_selection import Selection
 from headrace.sources.mysql.binlog import batch_planner as planner_module
 from headrace.sources.mysql.binlog import relay as relay_module
 from headrace.sources.mysql.binlog import segment_fetch
-from headrace.sources.mysql.limits import BatchLimits
+from headrace.sources.mysql.limits import BatchLimits, SegmentAccess
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.segments.segment_access import SegmentAccess
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import MySQLSource
-from headrace.sources.mysql.split_reader import MySQLReader
-from headrace.sources.mysql.splits import SegmentSplit
+from headrace.sources.mysql.split_reader import MySQLReader, SegmentSplit
 from headrace.sources.splits import decode_split, encode_split
 from testkit.oracles.binlogs import Image, Logbook, Place, images_of, open_logbook
 from testkit.oracles.planned import replayed
@@ -42,7 +40,7 @@ def address(book: Logbook, replica_account: Account) -> MySQLAddress:
 
 @contextmanager
 def planned(book: Logbook, address: MySQLAddress, start: Place, access: SegmentAccess, directory: Path) -> Iterator[list[SegmentSplit]]:
-    """Return the splits of the log from a position to now, through JSON; the mirror exists during the block."""
+    """Return the splits of the log from a position to now, through JSON; the relay's files exist during the block."""
     mariadb = book.server.flavour == "mariadb"
     identity = str(book.fetch(f"SELECT @@global.{'server_id' if mariadb else 'server_uuid'}")[0][0])
     limits = BatchLimits(flush_seconds=0, parallelism=8)
@@ -85,7 +83,9 @@ def change(book: Logbook) -> None:
         book.run("UPDATE t SET id = id + 1000 WHERE id BETWEEN 0 AND 4")
 
 
-def test_what_is_fetched_is_what_was_planned(book: Logbook, address: MySQLAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetched_segments_give_the_planned_images(
+    book: Logbook, address: MySQLAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Cuts inside of transactions, over files, compressed, with an XA transaction: the same images with the same versions."""
     monkeypatch.setattr(relay_module, "SPLIT_BYTES", 1)
     monkeypatch.setattr(planner_module, "_MIN_SEGMENT_BYTES", 1 << 12)
@@ -100,7 +100,7 @@ def test_what_is_fetched_is_what_was_planned(book: Logbook, address: MySQLAddres
     with planned(book, address, start, SegmentAccess.LOCAL_OR_FETCH, tmp_path) as splits:
         # With local files no server is needed: there is no address.
         assert images(book, splits, None) == mapped
-    # The same when the mirror is missing, and when its path is unknown.
+    # The same when the relay's files are missing, and when their path is unknown.
     assert images(book, splits, address) == mapped
     with planned(book, address, start, SegmentAccess.FETCH, tmp_path) as splits:
         assert str(tmp_path) not in "".join(map(encode_split, splits))
@@ -130,7 +130,7 @@ def changed(split: SegmentSplit, **fields: Any) -> SegmentSplit:
     return replace(split, segment=replace(split.segment, **fields))
 
 
-def test_another_log_is_a_passing_error(book: Logbook, address: MySQLAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_log_is_a_transient_error(book: Logbook, address: MySQLAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another server, other bytes, deleted bytes: an error, never rows."""
     monkeypatch.setattr(segment_fetch, "_RETRY_TIMEOUT_S", 0.1)
     start = book.place()

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.sources.mysql.charsets.charset_tables import TABLES, load_tables
-from headrace.sources.mysql.charsets.charsets import NotUnicode, UnknownCharset, charset_of_collation, decode_text, transcoder
+from headrace.sources.mysql.charsets import (
+    TABLES,
+    NotUnicode,
+    UnknownCharset,
+    charset_of_collation,
+    decode_text,
+    load_tables,
+    transcoder,
+)
 from headrace.sources.mysql.kernels import charsets
 
 CHARSETS = sorted({*load_tables().directory, "ucs2", "utf16", "utf16le", "utf32", "utf8mb4"})

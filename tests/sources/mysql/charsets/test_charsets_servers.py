@@ -14,10 +14,8 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.model.change_block import Op
-from headrace.sources.mysql.charsets.charset_tables import FOUR_BYTES, MALFORMED, load_tables
-from headrace.sources.mysql.charsets.charsets import charset_of_collation
-from headrace.sources.mysql.segments.segment_reader import read_segment
-from headrace.sources.mysql.segments.table_read_plan import plan_tables
+from headrace.sources.mysql.charsets import FOUR_BYTES, MALFORMED, charset_of_collation, load_tables
+from headrace.sources.mysql.segments.segment_reader import plan_tables, read_segment
 from testkit.oracles.binlogs import Logbook, images_of, open_logbook, rows_of
 
 WIDE = {"ucs2": "utf-16-be", "utf16": "utf-16-be", "utf16le": "utf-16-le", "utf32": "utf-32-be", "utf8mb3": "utf8", "utf8mb4": "utf8"}
@@ -140,7 +138,7 @@ def test_bytes_are_read_as_the_log_says_they_were_written(book: Logbook) -> None
     assert [image.row for image in images_of(book.read(start, "t"))] == rows == [("1", "é€", b"x\0\0", "é")]
 
 
-def test_what_is_no_text_is_refused_with_its_place(book: Logbook) -> None:
+def test_invalid_text_is_rejected_with_its_position(book: Logbook) -> None:
     """Both servers store halves of surrogate pairs in ucs2, and MariaDB in UTF-8; no string can hold them."""
     kinds = ["ucs2"] if book.server.flavour == "mysql" else ["ucs2", "utf8mb4"]
     for charset in kinds:

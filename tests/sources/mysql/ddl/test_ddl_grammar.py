@@ -20,10 +20,9 @@ from headrace.model.schema_change import (
     apply_all,
 )
 from headrace.sources.mysql.ddl.dialect import ANSI_QUOTES, NO_BACKSLASH_ESCAPES, Dialect
-from headrace.sources.mysql.ddl.lexer import DdlTokenKind, NotUnderstood, tokenize
 from headrace.sources.mysql.ddl.statement_effects import StatementEffects, interpret
-from headrace.sources.mysql.events.event_types import Query
-from headrace.sources.mysql.events.query_session import Session
+from headrace.sources.mysql.ddl.token_cursor import DdlTokenKind, NotUnderstood, tokenize
+from headrace.sources.mysql.events.event_types import Query, Session
 
 MYSQL, MARIADB = Dialect.of("9.7.0"), Dialect.of("5.5.5-10.11.6-MariaDB-log")
 ORDERS, OTHER = TableName("shop", "orders"), TableName("shop", "other")
@@ -104,7 +103,7 @@ IGNORED = [
 
 @pytest.mark.parametrize("statement", IGNORED)
 @pytest.mark.parametrize("dialect", [MYSQL, MARIADB], ids=["mysql", "mariadb"])
-def test_what_changes_no_table(statement: str, dialect: Dialect) -> None:
+def test_statements_that_change_no_table(statement: str, dialect: Dialect) -> None:
     assert meaning(statement, dialect) == StatementEffects()
 
 
@@ -202,7 +201,7 @@ def test_changes(statement: str, changes: list[object]) -> None:
         "ALTER TABLE unknown RENAME n",
     ],
 )
-def test_definitions_that_no_text_tells(statement: str) -> None:
+def test_definitions_without_a_statement_text(statement: str) -> None:
     found = meaning(statement)
     assert (found.opaque, found.changes, bool(found.why)) == ((TableName("shop", "n"),), (), True)
 

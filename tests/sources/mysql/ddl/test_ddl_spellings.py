@@ -219,7 +219,7 @@ SESSIONS: list[tuple[str, list[str]]] = [
 ]
 
 
-def test_what_a_session_was_set_to(server: PrivateServer, database: str) -> None:
+def test_session_settings_of_statements(server: PrivateServer, database: str) -> None:
     charsets = {"NAMES latin1": "latin1", "NAMES gbk": "gbk"}
     with open_logbook(server, database, sql_mode="") as book:
         follower = Follower(book, (database,))

@@ -11,8 +11,8 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.model.change_block import Op
-from headrace.sources.mysql.rows.jsonb_tree import apply_change, parse_document, parse_path, write_document
 from headrace.sources.mysql.segments.event_expander import EventExpander
+from headrace.sources.mysql.segments.partial_json_update import apply_change, parse_document, parse_path, write_document
 from testkit.oracles.binlogs import Logbook, Place, images_of, kinds_of, open_logbook
 from testkit.oracles.planned import PlannedLog, replayed
 

@@ -85,7 +85,7 @@ def test_cascades_where_they_are_logged(mysql_server: PrivateServer) -> None:
         book.run("DROP DATABASE cascading")
 
 
-def test_what_is_rolled_back_leaves_nothing(flavour: str, fresh_server: Callable[..., PrivateServer]) -> None:
+def test_rolled_back_changes_are_absent(flavour: str, fresh_server: Callable[..., PrivateServer]) -> None:
     """Savepoints, non-transactional tables in a transaction, temporary tables: on a server that allows the mix, without GTIDs."""
     server = fresh_server(**({} if flavour == "mariadb" else {"gtid_mode": False, "enforce_gtid_consistency": False}))
     execute(server, "CREATE DATABASE rolled")

@@ -20,7 +20,7 @@ from headrace.sources.mysql.binlog import relay as relay_module
 from headrace.sources.mysql.binlog.batch_planner import BatchPlanner
 from headrace.sources.mysql.binlog.relay import Relay
 from headrace.sources.mysql.limits import BatchLimits
-from headrace.sources.mysql.preflight.prepared_xa import check_no_prepared
+from headrace.sources.mysql.preflight.required import check_no_prepared
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
 from headrace.sources.mysql.server.connection import MySQLAddress, connect

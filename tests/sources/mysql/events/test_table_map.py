@@ -85,7 +85,7 @@ def test_a_map_without_optional_metadata() -> None:
     assert (table_map.names, table_map.unsigned) == (None, None)
 
 
-def test_the_name_alone_is_read_whatever_follows() -> None:
+def test_only_the_name_is_read() -> None:
     assert parse_table_name(b"\x02db\x00\x05table\x00\x01\x8c???", "log:1") == TableName("db", "table")
     with pytest.raises(DefiniteError, match="TABLE_MAP"):
         parse_table_name(b"\x02db\x00\x05tab", "log:1")

@@ -98,7 +98,7 @@ def test_every_power_of_ten_and_its_neighbours_have_the_digits_of_repr() -> None
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_what_json_cannot_hold_is_malformed(value: float) -> None:
+def test_values_outside_json_are_malformed(value: float) -> None:
     assert write_double(value, np.zeros(DOUBLE_ROOM, np.uint8), 0) == MALFORMED
 
 

@@ -164,7 +164,7 @@ def test_a_split_distance_restarts_with_each_group() -> None:
     assert log.scan(split_bytes=250)[2] == []
 
 
-def test_no_room_goes_on_where_it_stopped() -> None:
+def test_a_scan_resumes_after_a_full_buffer() -> None:
     log = Log()
     for number in range(10):
         log.gtid(number + 1).query("BEGIN").rows().xid()

@@ -99,8 +99,8 @@ def pack_decimal(digits: str, scale: int, *, negative: bool) -> bytes:
 
 
 def as_decimal(out: npt.NDArray[np.uint8], precision: int, scale: int) -> Decimal:
-    carrier = pa.decimal256(precision, scale) if precision > 38 else pa.decimal128(precision, scale)
-    return pa.Array.from_buffers(carrier, 1, [None, pa.py_buffer(out)])[0].as_py()
+    decimal_type = pa.decimal256(precision, scale) if precision > 38 else pa.decimal128(precision, scale)
+    return pa.Array.from_buffers(decimal_type, 1, [None, pa.py_buffer(out)])[0].as_py()
 
 
 @st.composite
@@ -147,7 +147,7 @@ def test_text_decimals(number: tuple[str, int, bool], bare: bool) -> None:
 
 
 @pytest.mark.parametrize("text", [b"1.2.3", b"1e5", b"12a", b" 1", b"--1", b"1.234", b"9" * 40, b"-" + b"1" * 39 + b".5"])
-def test_what_is_no_decimal_of_two_places_is_refused(text: bytes) -> None:
+def test_decimals_of_another_scale_are_rejected(text: bytes) -> None:
     assert text_decimal(placed(text), len(text), 2, np.zeros(16, np.uint8), 2) == -1
 
 

@@ -12,7 +12,7 @@ from headrace.sources.mysql.server.position import BinlogPosition, file_number
 from testkit.oracles.binlogs import Image, Logbook, images_of
 
 
-def told(images: list[Image]) -> list[tuple[str, tuple[object, ...]]]:
+def named_rows(images: list[Image]) -> list[tuple[str, tuple[object, ...]]]:
     return [(image.op.name, image.row) for image in images]
 
 
@@ -21,7 +21,7 @@ def test_an_update_of_the_key_is_a_before_and_an_after(book: Logbook) -> None:
     start = book.place()
     book.run("UPDATE t SET v = 11 WHERE id = 1", "UPDATE t SET id = 9 WHERE id = 2", "UPDATE t SET id = id + 100 ORDER BY id DESC")
     images = images_of(book.read(start, "t"))
-    assert told(images) == [
+    assert named_rows(images) == [
         ("UPDATE", ("1", "11")),
         ("BEFORE", ("2", "20")),
         ("UPDATE", ("9", "20")),
@@ -58,7 +58,7 @@ def test_a_key_that_changes_only_its_case_or_its_length_moves(book: Logbook) -> 
     book.run("CREATE TABLE t (k VARCHAR(20) PRIMARY KEY, v INT)", "INSERT INTO t VALUES ('Key', 1), ('other', 2), ('é', 3)")
     start = book.place()
     book.run("UPDATE t SET k = 'KEY' WHERE k = 'Key'", "UPDATE t SET k = 'e' WHERE v = 3", "UPDATE t SET k = 'other', v = 4 WHERE v = 2")
-    assert told(images_of(book.read(start, "t"))) == [
+    assert named_rows(images_of(book.read(start, "t"))) == [
         ("BEFORE", ("Key", "1")),
         ("UPDATE", ("KEY", "1")),
         ("BEFORE", ("é", "3")),
@@ -72,7 +72,7 @@ def test_a_nullable_sort_key_moves_to_and_from_null(book: Logbook) -> None:
     start = book.place()
     book.run("UPDATE t SET k = 0 WHERE id = 1", "UPDATE t SET k = NULL WHERE id = 2", "UPDATE t SET v = 5 WHERE id = 2")
     blocks = read_segment(book.segment(start), book.catalog("t", keys=("k", "id")))
-    assert told(images_of(list(blocks))) == [
+    assert named_rows(images_of(list(blocks))) == [
         ("BEFORE", ("1", None, "0")),
         ("UPDATE", ("1", "0", "0")),
         ("BEFORE", ("2", "0", "0")),

@@ -39,7 +39,7 @@ def fill(book: Logbook) -> None:
 
 
 @pytest.mark.parametrize("metadata", ["FULL", "MINIMAL"])
-def test_what_is_left_out_is_not_read(book: Logbook, metadata: str) -> None:
+def test_excluded_columns_are_not_read(book: Logbook, metadata: str) -> None:
     options = ReadOptions(projection=Projection(exclude=WITHOUT))
     schema = options.projection.project(book.schema("t"))
     assert [column.name for column in schema.columns] == KEPT
@@ -62,7 +62,7 @@ def test_what_is_left_out_is_not_read(book: Logbook, metadata: str) -> None:
     assert sorted(image.row for image in images if image.op is Op.DELETE) == sorted(second)
 
 
-def test_all_of_it_cannot_be_read(book: Logbook) -> None:
+def test_the_unprojected_table_cannot_be_read(book: Logbook) -> None:
     start = book.place()
     fill(book)
     with pytest.raises(DefiniteError, match="column zero"):

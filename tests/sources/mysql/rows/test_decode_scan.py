@@ -35,11 +35,11 @@ def test_many_blocks_hold_every_row_once(book: Logbook) -> None:
         f" FROM (SELECT {number} n FROM {crossed}) numbers WHERE n < 70000"
     )
     schema = book.schema("t")
-    witness = book.select(schema)
-    assert len(witness) == 70_000
-    assert book.scanned(schema) == witness
-    assert book.scanned(schema, "id < 2500", block_rows=1000) == witness[:2500]
-    assert book.scanned(schema, "id >= 69990 AND id < 80000") == witness[69_990:]
+    selected = book.select(schema)
+    assert len(selected) == 70_000
+    assert book.scanned(schema) == selected
+    assert book.scanned(schema, "id < 2500", block_rows=1000) == selected[:2500]
+    assert book.scanned(schema, "id >= 69990 AND id < 80000") == selected[69_990:]
     with closing(connect(book.address)) as connection:
         assert [batch.num_rows for batch in scan_table(connection, book.address, schema)] == [65_536, 4_464]
 

@@ -20,8 +20,7 @@ from headrace.model.change_block import ChangeBlock
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments import segment_reader
-from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
-from headrace.sources.mysql.segments.table_read_plan import ReadCatalog
+from headrace.sources.mysql.segments.segment_reader import ReadCatalog, Segment, read_segment
 from testkit.oracles.binlogs import Image, Logbook, images_of, open_logbook, parts_of, scan_log
 
 DATABASE = "decode_segments"
@@ -83,7 +82,7 @@ def event_ends(data: bytes) -> list[int]:
     return ends
 
 
-def test_the_workload_is_all_there(recording: Recording) -> None:
+def test_the_workload_is_complete(recording: Recording) -> None:
     counts = {op: sum(image.op.name == op for image in recording.whole) for op in ("INSERT", "UPDATE", "DELETE", "BEFORE")}
     updates = sum(12 - n - 1 for n in range(6))
     # The row after the savepoint was rolled back; the log of an InnoDB transaction holds only committed rows.

@@ -13,8 +13,7 @@ from headrace.model.change_block import Op
 from headrace.model.schema import Kind, TableName, TableSchema, ZeroDates
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.segments.segment_reader import read_segment
-from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
+from headrace.sources.mysql.segments.segment_reader import ReadCatalog, plan_tables, read_segment
 from testkit.oracles.binlogs import Logbook, Place, images_of, open_logbook, scan_log
 from testkit.servers.servers import build
 
@@ -44,7 +43,7 @@ WORKLOAD = (
     "DELETE FROM t WHERE id = 2",
 )
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, s VARCHAR(10), n TINYINT UNSIGNED, m TINYINT, e ENUM('x','y'), d DECIMAL(5,2))"
-TOLD = [
+EXPECTED = [
     (Op.INSERT, ("1", "a", "250", "-1", "x", "1.50")),
     (Op.INSERT, ("2", None, None, None, None, None)),
     (Op.UPDATE, ("1", "ü", "255", "-1", "x", "1.50")),
@@ -65,7 +64,7 @@ def test_metadata_and_checksum_settings(book: Logbook, metadata: str, checksum: 
         book.run(*WORKLOAD)
         segment = book.segment(start)
         assert segment.checksum == (checksum == "CRC32")
-        assert [(image.op, image.row) for image in images_of(book.read(start, "t"))] == TOLD
+        assert [(image.op, image.row) for image in images_of(book.read(start, "t"))] == EXPECTED
         status, groups, _, _ = scan_log(book.bytes_of(segment), segment.start, checksum=segment.checksum)
         assert (status, len(groups)) == (scan.OK, 3)
     finally:
@@ -79,7 +78,7 @@ def test_row_events_of_both_versions(book: Logbook) -> None:
     book.run(*WORKLOAD)
     rows = event_types(book, start) & {23, 24, 25, 30, 31, 32}
     assert rows == ({23, 24, 25} if book.server.flavour == "mariadb" else {30, 31, 32})
-    assert [(image.op, image.row) for image in images_of(book.read(start, "t"))] == TOLD
+    assert [(image.op, image.row) for image in images_of(book.read(start, "t"))] == EXPECTED
 
 
 def test_row_events_with_extra_data(book: Logbook) -> None:
@@ -99,7 +98,7 @@ def test_statement_texts_in_the_log_are_stepped_over(book: Logbook) -> None:
     start = book.place()
     book.run(*WORKLOAD)
     assert event_types(book, start) & {29, 160}
-    assert [(image.op, image.row) for image in images_of(book.read(start, "t"))] == TOLD
+    assert [(image.op, image.row) for image in images_of(book.read(start, "t"))] == EXPECTED
 
 
 def test_columns_in_another_order_are_found_by_name(book: Logbook) -> None:
@@ -110,7 +109,7 @@ def test_columns_in_another_order_are_found_by_name(book: Logbook) -> None:
     turned = TableSchema(schema.name, tuple(reversed(schema.columns)), schema.primary_key)
     catalog = ReadCatalog(plan_tables({schema.name: turned}, {schema.name: ("id",)}), lambda name: name == schema.name)
     blocks = list(read_segment(book.segment(start), catalog))
-    assert [(image.op, image.row[::-1]) for image in images_of(blocks)] == TOLD
+    assert [(image.op, image.row[::-1]) for image in images_of(blocks)] == EXPECTED
 
 
 ODD = "weird `name`; -- ünïcödé 漢字 '\" %s"
@@ -159,7 +158,7 @@ def test_an_unselected_table_may_have_any_column(book: Logbook) -> None:
     book.run(TABLE)
     start = book.place()
     book.run("INSERT INTO other (id, l) VALUES (1, 'é')", *WORKLOAD)
-    assert [(image.op, image.row) for image in images_of(book.read(start, "t"))] == TOLD
+    assert [(image.op, image.row) for image in images_of(book.read(start, "t"))] == EXPECTED
 
 
 def test_enum_names_beyond_what_the_server_can_show(book: Logbook) -> None:
@@ -248,8 +247,8 @@ def test_a_zero_date_is_named_or_null(server: PrivateServer, database: str, colu
         assert "column when" in caught.value.place
         assert caught.value.place.startswith(f"{start.file}:")
         images = images_of(book.read(start, "t", options=ReadOptions(zero_dates=ZeroDates.NULL)))
-        told = [(image.row[0], image.row[1] is None, image.row[2]) for image in images]
-        assert told == [("1", False, "7"), ("2", True, "8"), ("3", False, "9")]
+        values = [(image.row[0], image.row[1] is None, image.row[2]) for image in images]
+        assert values == [("1", False, "7"), ("2", True, "8"), ("3", False, "9")]
 
 
 def test_zero_dates_as_the_epoch_differ_from_null_and_are_reported_once(
@@ -271,8 +270,8 @@ def test_zero_dates_as_the_epoch_differ_from_null_and_are_reported_once(
         for _ in range(2):
             assert [image.row for image in images_of(book.read(start, "t", options=options))] == rows
             assert book.scanned(book.schema("t"), zero_dates=ZeroDates.EPOCH) == rows
-        told = [record.getMessage() for record in caplog.records if "do not exist" in record.getMessage()]
-        assert [message.split(" (such")[0] for message in told] == [
+        messages = [record.getMessage() for record in caplog.records if "do not exist" in record.getMessage()]
+        assert [message.split(" (such")[0] for message in messages] == [
             f"{database}.t: 2 dates in column d do not exist",
             f"{database}.t: 2 dates in column dt do not exist",
             f"{database}.t: 1 dates in column ts do not exist",
@@ -297,10 +296,10 @@ def test_the_first_second_of_the_epoch(server: PrivateServer, database: str) -> 
         start = book.place()
         book.run("INSERT INTO t VALUES (1, '1970-01-01 00:00:00.000001'), (2, '1970-01-01 00:00:00.5'), (3, '1970-01-01 00:00:01')")
         schema = book.schema("t")
-        witness = [(number, None if str(when).startswith("0000") else when) for number, when in book.select(schema)]
+        selected = [(number, None if str(when).startswith("0000") else when) for number, when in book.select(schema)]
         options = ReadOptions(zero_dates=ZeroDates.NULL)
-        assert [image.row for image in images_of(book.read(start, "t", options=options))] == witness
-        assert book.scanned(schema, zero_dates=ZeroDates.NULL) == witness
+        assert [image.row for image in images_of(book.read(start, "t", options=options))] == selected
+        assert book.scanned(schema, zero_dates=ZeroDates.NULL) == selected
 
 
 def test_the_enum_value_that_is_no_member(server: PrivateServer, database: str) -> None:
@@ -309,9 +308,9 @@ def test_the_enum_value_that_is_no_member(server: PrivateServer, database: str) 
         start = book.place()
         book.connection.query("INSERT INTO t VALUES (1, 'wrong', 'wrong'), (2, 'b', 'a,b')")
         schema = book.schema("t")
-        witness = book.select(schema)
-        assert witness[0] == ("1", "", "")
-        assert [image.row for image in images_of(book.read(start, "t"))] == witness == book.scanned(schema)
+        selected = book.select(schema)
+        assert selected[0] == ("1", "", "")
+        assert [image.row for image in images_of(book.read(start, "t"))] == selected == book.scanned(schema)
 
 
 def test_a_schema_survives_its_json(book: Logbook) -> None:
@@ -333,8 +332,8 @@ def test_rows_beyond_sixteen_mebibytes(book: Logbook) -> None:
     start = book.place()
     book.run(*(f"INSERT INTO t VALUES ({i}, RPAD(x'', {length}, x'a70{i}'), 'tail')" for i, length in enumerate(lengths)))
     schema = book.schema("t")
-    witness = book.fetch("SELECT id, LENGTH(b), SHA2(b, 256), s FROM t ORDER BY id")
+    selected = book.fetch("SELECT id, LENGTH(b), SHA2(b, 256), s FROM t ORDER BY id")
     for rows in (book.scanned(schema), [image.row for image in images_of(book.read(start, "t"))]):
         blobs = [row[1] for row in rows if isinstance(row[1], bytes)]
         found = [(row[0], str(len(blob)), sha256(blob).hexdigest(), row[2]) for row, blob in zip(rows, blobs, strict=True)]
-        assert found == witness
+        assert found == selected

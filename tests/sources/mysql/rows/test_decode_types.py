@@ -22,7 +22,7 @@ from testkit.generators.server_types import ROWS, TYPES, literals
 from testkit.oracles.binlogs import Logbook, Row, Value, fraction_text, images_of, new_logbook, time_text
 
 
-class Story:
+class Workload:
     """The table's changes, made once per server."""
 
     def __init__(self, book: Logbook) -> None:
@@ -48,9 +48,9 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(server: PrivateServer) -> Iterator[Story]:
+def workload(server: PrivateServer) -> Iterator[Workload]:
     with new_logbook(server, "decode_types") as book:
-        yield Story(book)
+        yield Workload(book)
 
 
 def differences(schema: TableSchema, found: list[Row], expected: list[Row]) -> list[tuple[str, str, str]]:
@@ -58,56 +58,56 @@ def differences(schema: TableSchema, found: list[Row], expected: list[Row]) -> l
     assert len(found) == len(expected)
     return [
         (column.name, repr(mine)[:80], repr(theirs)[:80])
-        for ours, witness in zip(found, expected, strict=True)
-        for column, mine, theirs in zip(schema.columns, ours, witness, strict=True)
+        for ours, expected_row in zip(found, expected, strict=True)
+        for column, mine, theirs in zip(schema.columns, ours, expected_row, strict=True)
         if mine != theirs
     ]
 
 
-def test_inserted_images_are_what_the_server_selects(story: Story) -> None:
-    assert len(story.inserted) == ROWS + 1
-    assert differences(story.schema, story.rows(Op.INSERT), story.inserted) == []
+def test_inserted_images_are_what_the_server_selects(workload: Workload) -> None:
+    assert len(workload.inserted) == ROWS + 1
+    assert differences(workload.schema, workload.rows(Op.INSERT), workload.inserted) == []
 
 
-def test_protocol_rows_are_what_the_server_selects(story: Story) -> None:
-    assert differences(story.schema, story.scanned, story.inserted) == []
+def test_protocol_rows_are_what_the_server_selects(workload: Workload) -> None:
+    assert differences(workload.schema, workload.scanned, workload.inserted) == []
 
 
-def test_updates_hold_the_rows_before_and_after(story: Story) -> None:
-    changed = [row for row in story.inserted if row[0] != "1000"]
-    assert differences(story.schema, story.rows(Op.BEFORE), changed) == []
-    assert differences(story.schema, story.rows(Op.UPDATE), [row for row in story.updated if row[0] != "1000"]) == []
+def test_updates_hold_the_rows_before_and_after(workload: Workload) -> None:
+    changed = [row for row in workload.inserted if row[0] != "1000"]
+    assert differences(workload.schema, workload.rows(Op.BEFORE), changed) == []
+    assert differences(workload.schema, workload.rows(Op.UPDATE), [row for row in workload.updated if row[0] != "1000"]) == []
 
 
-def test_deleted_images_are_the_last_rows(story: Story) -> None:
-    assert differences(story.schema, story.rows(Op.DELETE), story.updated) == []
+def test_deleted_images_are_the_last_rows(workload: Workload) -> None:
+    assert differences(workload.schema, workload.rows(Op.DELETE), workload.updated) == []
 
 
-def test_a_row_of_nulls_is_null_in_every_column(story: Story) -> None:
-    [nulls] = [row for row in story.rows(Op.INSERT) if row[0] == "1000"]
+def test_a_row_of_nulls_is_null_in_every_column(workload: Workload) -> None:
+    [nulls] = [row for row in workload.rows(Op.INSERT) if row[0] == "1000"]
     assert set(nulls[1:]) == {None}
 
 
-def test_the_schema_of_the_log_decodes_the_same_rows(story: Story) -> None:
-    told = story.book.told(story.start, "every_type")
-    assert (told.name, told.primary_key) == (story.schema.name, story.schema.primary_key)
-    for mine, theirs in zip(told.columns, story.schema.columns, strict=True):
+def test_the_schema_of_the_log_decodes_the_same_rows(workload: Workload) -> None:
+    of_log = workload.book.logged_schema(workload.start, "every_type")
+    assert (of_log.name, of_log.primary_key) == (workload.schema.name, workload.schema.primary_key)
+    for mine, theirs in zip(of_log.columns, workload.schema.columns, strict=True):
         assert (mine.name, mine.kind, mine.nullable, mine.precision, mine.scale, mine.charset, mine.arrow_type) == (
             *(theirs.name, theirs.kind, theirs.nullable, theirs.precision, theirs.scale, theirs.charset, theirs.arrow_type),
         )
-    assert images_of(story.book.read_by(story.start, told, ReadOptions(every_before=True))) == story.images
+    assert images_of(workload.book.read_by(workload.start, of_log, ReadOptions(every_before=True))) == workload.images
 
 
 OPS = {"insert": Op.INSERT, "before": Op.BEFORE, "update": Op.UPDATE, "delete": Op.DELETE}
 
 
-def test_mysql_replication_reads_the_same_rows(story: Story) -> None:
-    read = story.book.replicated(story.start, "every_type")
-    assert [OPS[kind] for kind, _ in read] == [image.op for image in story.images]
+def test_mysql_replication_reads_the_same_rows(workload: Workload) -> None:
+    read = workload.book.replicated(workload.start, "every_type")
+    assert [OPS[kind] for kind, _ in read] == [image.op for image in workload.images]
     wrong = []
-    for (_, values), image in zip(read, story.images, strict=True):
-        for column, mine in zip(story.schema.columns, image.row, strict=True):
-            theirs = witnessed(column, values[column.name])
+    for (_, values), image in zip(read, workload.images, strict=True):
+        for column, mine in zip(workload.schema.columns, image.row, strict=True):
+            theirs = oracle_value(column, values[column.name])
             if theirs is not UNSURE and not agrees(column, mine, theirs):
                 wrong.append((column.name, repr(mine)[:80], repr(values[column.name])[:80]))
     assert wrong == []
@@ -116,7 +116,7 @@ def test_mysql_replication_reads_the_same_rows(story: Story) -> None:
 UNSURE: Any = object()
 
 
-def witnessed(column: Column, value: Any) -> Any:
+def oracle_value(column: Column, value: Any) -> Any:
     """A value of mysql-replication as the server's text; UNSURE where the package is wrong or loses the value."""
     match column.kind, value:
         case Kind.SET, None:

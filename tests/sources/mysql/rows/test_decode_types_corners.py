@@ -119,7 +119,7 @@ def time_zone(book: Logbook) -> Iterator[str]:
         book.run("SET SESSION sql_log_bin = 0", *forget, "SET SESSION sql_log_bin = 1")
 
 
-def test_timestamps_are_instants_in_whatever_zone_they_are_written(book: Logbook) -> None:
+def test_timestamps_are_instants_in_any_time_zone(book: Logbook) -> None:
     book.run("CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP(3) NULL, dt DATETIME(3))")
     schema, start = book.schema("t"), book.place()
     with time_zone(book) as zone:
@@ -141,10 +141,10 @@ def test_timestamps_are_instants_in_whatever_zone_they_are_written(book: Logbook
         book.run(f"SET SESSION time_zone = '{zone}'")
         assert {ts for (ts,) in book.fetch("SELECT ts FROM t WHERE id >= 10")} == {"2024-10-27 02:30:00.000"}
         book.run("SET SESSION time_zone = '+00:00'")
-    witness = book.select(schema)
-    assert [image.row for image in images_of(book.read(start, "t"))] == book.scanned(schema) == witness
-    assert [row[1] for row in witness[-2:]] == ["2024-10-27 00:30:00.000", "2024-10-27 01:30:00.000"]
-    assert [row[1] for row in witness[3:5]] == ["2024-01-01 11:00:00.500", "2024-07-01 10:00:00.500"]
+    selected = book.select(schema)
+    assert [image.row for image in images_of(book.read(start, "t"))] == book.scanned(schema) == selected
+    assert [row[1] for row in selected[-2:]] == ["2024-10-27 00:30:00.000", "2024-10-27 01:30:00.000"]
+    assert [row[1] for row in selected[3:5]] == ["2024-01-01 11:00:00.500", "2024-07-01 10:00:00.500"]
 
 
 ODD_NAMES = [
@@ -182,10 +182,10 @@ def test_odd_names_generated_and_invisible_columns_go_to_clickhouse_and_back(boo
     book.run("UPDATE t SET `select` = 'changed', hidden = 10 WHERE `the key` = 1", "UPDATE t SET `the key` = 7 WHERE `the key` = 2")
     book.run("DELETE FROM t WHERE `the key` = 0")
     schema, blocks = book.schema("t"), book.read(start, "t")
-    witness = book.select(schema)
+    selected = book.select(schema)
     last = [image.row for image in images_of(blocks) if image.op is Op.UPDATE]
-    assert last == witness
-    assert [row[-3:] for row in witness] == [("2", "2", "10"), ("8", "14", "9")]
+    assert last == selected
+    assert [row[-3:] for row in selected] == [("2", "2", "10"), ("8", "14", "9")]
     assert differences(book, sink, blocks) == 0
 
 

@@ -50,9 +50,9 @@ def follow(book: Logbook, columns: str, values: list[str], *changes: str) -> lis
     assert [image.row for image in images if image.op is Op.INSERT] == inserted
     assert sorted(image.row for image in images if image.op is Op.DELETE) == sorted(changed)
     if not PLAIN_BYTES & {column.kind for column in schema.columns} and "mariadb-5.3" not in schema.columns[1].source_type:
-        told = book.told(start, "t")
-        assert [column.kind for column in told.columns] == [column.kind for column in schema.columns]
-        assert images_of(book.read_by(start, told, ReadOptions(every_before=True))) == images
+        of_log = book.logged_schema(start, "t")
+        assert [column.kind for column in of_log.columns] == [column.kind for column in schema.columns]
+        assert images_of(book.read_by(start, of_log, ReadOptions(every_before=True))) == images
     if changes:
         assert {image.row for image in images if image.op is Op.BEFORE} <= set(inserted)
         assert {image.row for image in images if image.op is Op.UPDATE} >= set(changed) - set(inserted)
@@ -151,7 +151,7 @@ def test_the_log_shows_uuids_and_addresses_as_bytes(mariadb_book: Logbook) -> No
     mariadb_book.run("CREATE TABLE b (id INT PRIMARY KEY, u UUID, a INET4, i INET6)")
     start = mariadb_book.place()
     mariadb_book.run("INSERT INTO b VALUES (1, '00112233-4455-1677-8899-aabbccddee00', '1.2.3.0', '1::'), (2, NULL, NULL, NULL)")
-    [one, two] = images_of(mariadb_book.read_by(start, mariadb_book.told(start, "b")))
+    [one, two] = images_of(mariadb_book.read_by(start, mariadb_book.logged_schema(start, "b")))
     assert one.row == ("1", bytes.fromhex("00112233445516778899aabbccddee00"), b"\1\2\3\0", b"\0\1" + bytes(14))
     assert two.row == ("2", None, None, None)
 
@@ -227,7 +227,7 @@ def test_the_log_does_not_have_the_digits_of_the_old_format(old_book: Logbook) -
     start = old_book.place()
     old_book.run("INSERT INTO o VALUES (1, '2024-01-01')")
     with pytest.raises(DefiniteError, match=r"column at_ of old_times\.o is stored in a form older than MySQL 5.6") as caught:
-        old_book.told(start, "o")
+        old_book.logged_schema(start, "o")
     assert "ALTER TABLE old_times.o FORCE" in caught.value.hint
 
 

@@ -12,8 +12,7 @@ from headrace.model.schema import Column, Kind, TableName
 from headrace.model.schema_change import AddColumn, ModifyColumn, SchemaCatalog, apply_all
 from headrace.sources.mysql.ddl.dialect import PAD_CHAR_TO_FULL_LENGTH, STRICT, Dialect
 from headrace.sources.mysql.ddl.statement_effects import interpret
-from headrace.sources.mysql.events.event_types import Query
-from headrace.sources.mysql.events.query_session import Session
+from headrace.sources.mysql.events.event_types import Query, Session
 from headrace.sources.mysql.schema.alter_effects import effect_of, is_strict
 
 T = TableName("shop", "t")
@@ -229,8 +228,8 @@ def test_rows_that_an_alteration_may_throw_away_are_disturbed() -> None:
 
 
 @pytest.mark.parametrize("definition", ["VARCHAR(20) DEFAULT 'é'", "VARBINARY(20) DEFAULT 'é'"])
-@pytest.mark.parametrize(("charset", "told"), [("utf8mb4", True), ("utf8mb3", True), ("latin1", False)])
-def test_defaults_that_the_connection_converts(definition: str, charset: str, *, told: bool) -> None:
+@pytest.mark.parametrize(("charset", "is_known"), [("utf8mb4", True), ("utf8mb3", True), ("latin1", False)])
+def test_defaults_that_the_connection_converts(definition: str, charset: str, *, is_known: bool) -> None:
     session = Session(STRICT, "utf8mb4", charset, "utf8mb4")
     catalog = SchemaCatalog()
     for statement in ("CREATE TABLE shop.t (id INT)", f"ALTER TABLE shop.t ADD c {definition}"):
@@ -238,7 +237,7 @@ def test_defaults_that_the_connection_converts(definition: str, charset: str, *,
         catalog = apply_all(meaning.changes, catalog)
     [change] = meaning.changes
     assert isinstance(change, AddColumn)
-    assert isinstance(effect_of(change, session), BackfillValue) == told
+    assert isinstance(effect_of(change, session), BackfillValue) == is_known
 
 
 def test_a_char_that_is_read_with_all_its_spaces() -> None:

@@ -11,10 +11,9 @@ from headrace.model.change_block import Op
 from headrace.model.schema import TableName
 from headrace.model.schema_change import RenameTable
 from headrace.sources.mysql.schema.schema_history import DdlOutcome, OutcomeKind
-from headrace.sources.mysql.segments.segment_reader import read_segment
-from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
+from headrace.sources.mysql.segments.segment_reader import ReadCatalog, plan_tables, read_segment
 from headrace.sources.mysql.server.position import BinlogPosition
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.oracles.binlogs import Logbook, Place, images_of, open_logbook, parts_of
 from testkit.oracles.ddl import Follower, logged
 
@@ -94,7 +93,7 @@ MIGRATIONS = pytest.mark.parametrize("migrate", [migrate_as_ghost, migrate_as_pe
 
 
 @MIGRATIONS
-def test_only_the_swap_is_seen(book: Logbook, migrate: Callable[[Logbook], None]) -> None:
+def test_an_online_migration_is_one_resync(book: Logbook, migrate: Callable[[Logbook], None]) -> None:
     table = TableName(book.database, "t")
     follower = Follower(book, (book.database,), lambda name: name == table)
     start = follower.place

@@ -71,7 +71,7 @@ class Secured:
         finally:
             connection.close()
 
-    def refusal(self, url: str) -> str:
+    def rejection(self, url: str) -> str:
         with pytest.raises(DefiniteError) as caught:
             connect(parse_mysql_url(url))
         assert PASSWORD not in str(caught.value)
@@ -106,8 +106,8 @@ def test_modes(secured: Secured) -> None:
 
 
 def test_accounts_that_demand_more(secured: Secured) -> None:
-    assert "add ?tls=required" in secured.refusal(secured.url("secure"))
-    assert "add cert= and key=" in secured.refusal(secured.url("known", "tls=required"))
+    assert "add ?tls=required" in secured.rejection(secured.url("secure"))
+    assert "add cert= and key=" in secured.rejection(secured.url("known", "tls=required"))
     own = f"cert={secured.client.cert}&key={secured.client.key}"
     assert secured.cipher(secured.url("known", own))
     assert secured.cipher(secured.url("known", f"{own}&ca={secured.authority.cert}"))
@@ -116,16 +116,16 @@ def test_accounts_that_demand_more(secured: Secured) -> None:
         connect(parse_mysql_url(secured.url("known", foreign)))
     assert "check cert= and key=, that the server trusts their issuer" in caught.value.hint
     mixed = f"cert={secured.client.cert}&key={secured.impostor.key}"
-    assert "cert or key" in secured.refusal(secured.url("known", mixed))
+    assert "cert or key" in secured.rejection(secured.url("known", mixed))
 
 
 def test_servers_that_are_not_who_they_should_be(secured: Secured) -> None:
     ca = f"ca={secured.authority.cert}"
     for settings in (f"ca={secured.stranger.cert}", "tls=verify-ca", f"tls=verify-ca&ca={secured.stranger.cert}"):
-        refused = secured.refusal(secured.url("open", settings))
+        refused = secured.rejection(secured.url("open", settings))
         assert "certificate is not accepted" in refused, settings
         assert "give the issuer's certificate with ca=FILE" in refused
-    assert "use a host name that the certificate bears instead of 'localhost'" in secured.refusal(
+    assert "use a host name that the certificate bears instead of 'localhost'" in secured.rejection(
         secured.url("open", f"tls=verify-identity&{ca}", host="localhost")
     )
     # MySQL refuses to load one that has expired already.
@@ -133,7 +133,7 @@ def test_servers_that_are_not_who_they_should_be(secured: Secured) -> None:
     secured.use(brief)
     time.sleep(2.5)
     try:
-        assert "renew the server's certificate" in secured.refusal(secured.url("open", ca))
+        assert "renew the server's certificate" in secured.rejection(secured.url("open", ca))
         assert secured.cipher(secured.url("open", "tls=required"))
     finally:
         secured.use(secured.good)

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.server.connection import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, MySQLAddress, parse_mysql_url
-from headrace.urls.tls import Tls, TlsMode
+from headrace.urls import Tls, TlsMode
 
 
 def test_all_settings() -> None:
@@ -65,7 +65,7 @@ def test_modes(url: str, mode: str) -> None:
         ("read-timeout=nan", "write read-timeout=10"),
     ],
 )
-def test_what_is_wrong_is_named_but_not_repeated(settings: str, says: str) -> None:
+def test_invalid_input_is_reported_without_its_text(settings: str, says: str) -> None:
     with pytest.raises(DefiniteError) as caught:
         parse_mysql_url(f"mysql://u@h/db?{settings}")
     assert says in str(caught.value)

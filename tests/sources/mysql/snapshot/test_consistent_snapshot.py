@@ -27,7 +27,7 @@ from headrace.sources.mysql.server.connection import MySQLAddress, connect, pars
 from headrace.sources.mysql.snapshot import locked_snapshot
 from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, read_chunk_at
 from headrace.sources.mysql.snapshot.locked_snapshot import ConsistentSnapshot, Rendezvous, exact_table_snapshot, open_reader
-from testkit.machine.waiting import wait_until
+from testkit.machine.wait_condition import wait_until
 from testkit.servers.accounts import Account
 from testkit.servers.servers import execute_in, mysqlbinlog
 

@@ -6,11 +6,11 @@ A claim is removed by inserting a row with `removed = true`: the last row wins, 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, format_timestamp, parse_timestamp_us
-from headrace.sinks.clickhouse.bookkeeping.positions import POSITIONS
+from headrace.sinks.clickhouse.bookkeeping.own_tables import MOMENT, OwnTable, OwnTables, format_timestamp, parse_timestamp_us
+from headrace.sinks.clickhouse.bookkeeping.progress_store import POSITIONS
 from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.target_claims import Claim
 
@@ -23,7 +23,7 @@ TARGETS: Final = OwnTable(
         ("source", "String"),
         ("host", "String"),
         ("directory", "String"),
-        ("claimed_at", "DateTime64(6, 'UTC')"),
+        ("claimed_at", MOMENT),
         ("created", "Bool"),
         ("removed", "Bool"),
     ),
@@ -68,17 +68,4 @@ class ClickHouseTargetClaims:
 
 
 def _rows(claims: Iterable[Claim], *, removed: bool) -> list[dict[str, Any]]:
-    return [
-        {
-            "target": claim.target,
-            "state": claim.state,
-            "pipe": claim.pipe,
-            "source": claim.source,
-            "host": claim.host,
-            "directory": claim.directory,
-            "claimed_at": format_timestamp(claim.claimed_us),
-            "created": claim.created,
-            "removed": removed,
-        }
-        for claim in claims
-    ]
+    return [{**asdict(claim), "claimed_at": format_timestamp(claim.claimed_us), "removed": removed} for claim in claims]

@@ -39,8 +39,6 @@ _EVENT: Final = "__event"
 
 @dataclass(frozen=True, slots=True)
 class ChildTable:
-    """A child table with its cascades and the key logs of their parents."""
-
     target: TargetTable
     cascades: tuple[Cascade, ...]
     logs: Mapping[TableName, KeyLog]
@@ -58,13 +56,8 @@ class ChildTable:
 
     def delete_rows_sql(self) -> str:
         """Return the statement that deletes all matching rows. Only if `is_only_deleted_from`."""
-        columns = self._columns
         found = self._matches(self._current_rows(), self._version)
-        names, values = self._metadata(_EVENT, self._event_time(), "0")
-        return (
-            f"INSERT INTO {self.target.qualified} ({', '.join([*columns, *names])}) "
-            f"SELECT {', '.join([*columns, *values])} FROM ({found}) WHERE {_EVENT} < {_NEVER}"
-        )
+        return self._insert(f"({found}) WHERE {_EVENT} < {_NEVER}", _EVENT, self._event_time(), "0")
 
     def create_work_sql(self) -> str:
         """Return the statement that creates the work table: each affected row with its state after each round."""
@@ -91,12 +84,9 @@ class ChildTable:
 
     def write_results_sql(self) -> str:
         """Return the statement that writes the last states."""
-        columns = self._columns
-        names, values = self._metadata("__version", "__time", "__live")
-        return (
-            f"INSERT INTO {self.target.qualified} ({', '.join([*columns, *names])}) "
-            f"SELECT {', '.join([*columns, *values])} FROM ({self._results()})"
-        )
+        key = ", ".join(map(quote_name, self.target.key))
+        last = f"SELECT * FROM {self.work} WHERE __round > 0 ORDER BY __round DESC LIMIT 1 BY {key}"
+        return self._insert(f"({last})", "__version", "__time", "__live")
 
     # -- Events of a table of which each state is needed
 
@@ -106,12 +96,8 @@ class ChildTable:
         moved = " OR ".join(_differ(log.old(name), log.new(name)) for name in self.target.key_dependencies)
         statements = []
         for made, live, condition in ((log.old, "0", f"op = 'delete' OR {moved}"), (log.new, "1", "op = 'update'")):
-            names, values = self._metadata("version", "commit_time", live)
             columns = [f"CAST({made(column.source.name)} AS {column.type})" for column in self.target.columns]
-            statements.append(
-                f"INSERT INTO {self.target.qualified} ({', '.join([*self._columns, *names])}) "
-                f"SELECT {', '.join([*columns, *values])} FROM {effects} WHERE {condition}"
-            )
+            statements.append(self._insert(f"{effects} WHERE {condition}", "version", "commit_time", live, columns))
         return statements[0], statements[1]
 
     def derive_events_sql(self, log: KeyLog) -> str:
@@ -231,7 +217,6 @@ class ChildTable:
         return f"multiIf({times}, toDateTime64(0, 6, 'UTC'))"
 
     def _changed(self, column: str, kind: str) -> str:
-        """Return the value of a target column after the events."""
         name, cases = quote_name(column), []
         for place, cascade in enumerate(self.cascades):
             for n, own in enumerate(self._foreign_key(cascade)):
@@ -241,15 +226,11 @@ class ChildTable:
                     cases.append(f"{self._applies(place, _SET_NULL)}, NULL")
         return name if not cases else f"CAST(multiIf({', '.join(cases)}, {name}) AS {kind})"
 
-    def _results(self) -> str:
-        """Return a SELECT of the last state of each affected row."""
-        return f"SELECT * FROM {self.work} WHERE __round > 0 ORDER BY __round DESC LIMIT 1 BY {', '.join(map(quote_name, self.target.key))}"
-
     def _foreign_key(self, cascade: Cascade) -> list[str]:
         return [quote_name(self.target.stored_column(name).name) for name in cascade.key.columns]
 
-    def _metadata(self, version: str, time: str, live: str) -> tuple[list[str], list[str]]:
-        """Return the names and values of the metadata columns of a written row. `live`: an expression, 0 or 1."""
+    def _insert(self, source: str, version: str, time: str, live: str, columns: list[str] | None = None) -> str:
+        """Return the statement that writes rows of `source` to the target. `columns`: their values; `live`: an expression, 0 or 1."""
         values = {
             MetadataRole.VERSION: version,
             MetadataRole.SIGN: f"if({live}, 1, -1)",
@@ -258,7 +239,9 @@ class ChildTable:
             MetadataRole.COMMIT_TIME: time,
         }
         marks = [mark for mark in self.target.metadata_columns if mark.role in values]
-        return [quote_name(mark.name) for mark in marks], [values[mark.role] for mark in marks]
+        names = ", ".join([*self._columns, *(quote_name(mark.name) for mark in marks)])
+        taken = ", ".join([*(columns or self._columns), *(values[mark.role] for mark in marks)])
+        return f"INSERT INTO {self.target.qualified} ({names}) SELECT {taken} FROM {source}"
 
     @property
     def _columns(self) -> list[str]:

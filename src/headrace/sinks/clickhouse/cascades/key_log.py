@@ -20,10 +20,11 @@ from headrace.model.cascades import CascadePlan
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OWN_DATABASE
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OWN_DATABASE, own_name
 from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataColumn, MetadataRole, StoredColumn, TargetTable
 from headrace.sinks.clickhouse.tables.views import current_rows_sql
+from headrace.sinks.clickhouse.types.type_names import is_nullable
 
 PREFIX: Final = "cascade_"
 CHECKED: Final = "checked"
@@ -36,8 +37,6 @@ _METADATA: Final = (
 
 @dataclass(frozen=True, slots=True)
 class KeyLog:
-    """The key log of one table of one pipe."""
-
     table: TargetTable
     columns: tuple[str, ...]
     """Source columns of the table."""
@@ -52,7 +51,7 @@ class KeyLog:
 
     @property
     def qualified(self) -> str:
-        return f"{quote_name(OWN_DATABASE)}.{quote_name(self.name)}"
+        return own_name(self.name)
 
     @property
     def base(self) -> str:
@@ -60,7 +59,7 @@ class KeyLog:
 
         The target itself does not keep it: a row that a foreign key deleted may have been inserted again in the batch.
         """
-        return f"{quote_name(OWN_DATABASE)}.{quote_name(self.base_name)}"
+        return own_name(self.base_name)
 
     @property
     def base_name(self) -> str:
@@ -88,7 +87,7 @@ class KeyLog:
     @property
     def spellings(self) -> str:
         """The quoted name of the table with copies of events, in which old values are spelt as in the child tables."""
-        return f"{quote_name(OWN_DATABASE)}.{quote_name(self.spellings_name)}"
+        return own_name(self.spellings_name)
 
     @property
     def events(self) -> str:
@@ -175,7 +174,6 @@ class KeyLog:
 
 
 def key_logs(plan: CascadePlan, targets: dict[TableName, TargetTable], pipe: str) -> dict[TableName, KeyLog]:
-    """Return all key logs."""
     found = {}
     for name, columns in plan.logged.items():
         target = targets[name]
@@ -190,13 +188,11 @@ def own_prefix(pipe: str) -> str:
 
 
 def short_hash(text: str) -> str:
-    """Return a part of a table's name that tells it from others."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def nullable_type(kind: str) -> str:
-    """Return the type that holds the values of `kind` and NULL."""
-    if kind.startswith(("Nullable(", "LowCardinality(Nullable(")):
+    if is_nullable(kind):
         return kind
     if kind.startswith("LowCardinality("):
         return f"LowCardinality(Nullable({kind.removeprefix('LowCardinality(')[:-1]}))"

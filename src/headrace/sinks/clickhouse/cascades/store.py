@@ -7,8 +7,7 @@ key log before its rows change, because they cannot be derived from the changed 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from headrace.errors import DefiniteError
@@ -16,17 +15,17 @@ from headrace.model.cascades import Cascade, CascadePlan
 from headrace.model.column_types import ValueForm
 from headrace.model.schema import ReferentialAction, TableName
 from headrace.sinks.base import TextComparison
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OWN_DATABASE
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OWN_DATABASE, own_name
 from headrace.sinks.clickhouse.cascades.effects import SETTINGS, ChildTable
 from headrace.sinks.clickhouse.cascades.key_log import KeyLog, key_logs, own_prefix, short_hash
-from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
-from headrace.sinks.clickhouse.server.errors import translate_errors
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, fetch_rows, run_statements
 from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.server.options import OnRefusedRow
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve_tables
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable
 from headrace.sinks.clickhouse.tables.views import live_condition
 
+_DOING: Final = "applying foreign keys to child tables"
 _MOST_ROUNDS: Final = 100_000
 _PAIRS: Final = 1_000
 _NOT_NULLABLE: Final = ("Array(", "Map(", "Tuple(", "JSON", "Variant(", "Dynamic", "Point", "Ring", "LineString", "Multi", "Polygon")
@@ -69,20 +68,18 @@ class ClickHouseCascadeStore:
         logs = self._logs
         wanted = {name for log in logs.values() for name in (log.name, log.base_name, log.spellings_name)}
         wanted |= set(self._work_names().values())
-        database = quote_name(OWN_DATABASE)
-        self._run(f"CREATE DATABASE IF NOT EXISTS {database}")
+        self._run(f"CREATE DATABASE IF NOT EXISTS {quote_name(OWN_DATABASE)}")
         existing = self._existing()
-        obsolete = existing - wanted
-        for name in obsolete:
-            self._run(f"DROP TABLE IF EXISTS {database}.{quote_name(name)} SYNC")
+        for name in existing - wanted:
+            self._run(f"DROP TABLE IF EXISTS {own_name(name)} SYNC")
         for log in logs.values():
             self._run(log.create_sql())
             if log.has_text:
                 self._run(f"CREATE TABLE IF NOT EXISTS {log.spellings} AS {log.qualified}")
             if log.has_states and log.base_name not in existing:
                 # It gets its name when it is complete.
-                unfinished = f"{database}.{quote_name(f'{log.name}_filling')}"
-                self._run(log.create_base_sql(unfinished), CREATE_SETTINGS)
+                unfinished = own_name(f"{log.name}_filling")
+                self._run(log.create_base_sql(unfinished))
                 self._run(log.fill_base_sql(unfinished))
                 self._run(f"RENAME TABLE {unfinished} TO {log.base}")
 
@@ -97,7 +94,8 @@ class ClickHouseCascadeStore:
                 self._change_rows(children[name], logs.get(name))
 
     def clear(self) -> None:
-        logs, existing = self._logs, self._existing()
+        logs = self._logs
+        existing = self._existing() if any(log.has_states for log in logs.values()) else set()
         for name in self._written(logs):
             if logs[name].has_states and logs[name].base_name in existing:
                 for statement in logs[name].advance_base_sql():
@@ -171,7 +169,7 @@ class ClickHouseCascadeStore:
             self._run(child.delete_rows_sql())
             return
         self._run(f"DROP TABLE IF EXISTS {child.work} SYNC")
-        self._run(child.create_work_sql(), CREATE_SETTINGS)
+        self._run(child.create_work_sql())
         self._run(child.start_work_sql())
         for number in _rounds((child,), 1):
             self._run(child.next_round_sql(number))
@@ -181,8 +179,7 @@ class ClickHouseCascadeStore:
         self._run(f"DROP TABLE {child.work} SYNC")
 
     def _child(self, name: TableName, logs: Mapping[TableName, KeyLog], floor: int) -> ChildTable:
-        work = f"{quote_name(OWN_DATABASE)}.{quote_name(self._work_names()[name])}"
-        return ChildTable(self._targets[name], self._plan.of_child(name), logs, work, floor)
+        return ChildTable(self._targets[name], self._plan.of_child(name), logs, own_name(self._work_names()[name]), floor)
 
     def _work_names(self) -> dict[TableName, str]:
         children = {cascade.child for cascade in self._plan.cascades}
@@ -203,15 +200,12 @@ class ClickHouseCascadeStore:
 
     def _written(self, logs: Mapping[TableName, KeyLog]) -> list[TableName]:
         """Return the tables whose logs have rows."""
-        filled = self._with_rows(log.name for log in logs.values())
-        return [name for name, log in logs.items() if log.name in filled]
-
-    def _with_rows(self, tables: Iterable[str]) -> set[str]:
-        names = ", ".join(map(quote_text, tables))
-        if not names:
-            return set()
+        if not logs:
+            return []
+        names = ", ".join(quote_text(log.name) for log in logs.values())
         sql = f"SELECT name FROM system.tables WHERE database = {quote_text(OWN_DATABASE)} AND name IN ({names}) AND total_rows > 0"
-        return {str(name) for (name,) in self._query(sql)}
+        filled = {str(name) for (name,) in self._query(sql)}
+        return [name for name, log in logs.items() if log.name in filled]
 
     def _count_derived(self, log: KeyLog) -> int:
         return self._count(f"SELECT count() FROM {log.qualified} WHERE derived")
@@ -219,19 +213,11 @@ class ClickHouseCascadeStore:
     def _count(self, sql: str) -> int:
         return int(self._query(sql)[0][0])
 
-    def _run(self, sql: str, settings: dict[str, str] | None = None) -> None:
-        connection = connect(self._scope.target)
-        with self._errors():
-            connection.client.command(sql, settings=connection.supported({**INSERT_SETTINGS, **SETTINGS, **(settings or {})}))
+    def _run(self, sql: str) -> None:
+        run_statements(self._scope.target, _DOING, sql, settings={**INSERT_SETTINGS, **CREATE_SETTINGS, **SETTINGS})
 
-    def _query(self, sql: str) -> list[tuple[Any, ...]]:
-        with self._errors():
-            return [tuple(row) for row in connect(self._scope.target).client.query(sql).result_rows]
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        with translate_errors(self._scope.target, "applying foreign keys to child tables"):
-            yield
+    def _query(self, sql: str) -> Sequence[Sequence[Any]]:
+        return fetch_rows(self._scope.target, _DOING, sql)
 
 
 def _is_plain(text: str) -> bool:

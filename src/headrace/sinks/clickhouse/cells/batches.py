@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.cql.blocks import BatchPosition
 from headrace.cql.decode.arrow_arrays import Cells, MalformedValue
 from headrace.cql.log import TIME
-from headrace.cql.log_positions import BatchPosition
 from headrace.cql.tables import ColumnRole, CqlColumn
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.key_order import Array, order_keys
@@ -35,8 +35,14 @@ class CellBatch:
     def rows(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    def record_batch(self) -> pa.RecordBatch:
-        return pa.record_batch(list(self.columns.values()), names=list(self.columns))
+    def body(self, statement: bytes, compression: str | None = None) -> Any:
+        """Return the body of an INSERT: the statement, and the rows as an Arrow stream."""
+        batch = pa.record_batch(list(self.columns.values()), names=list(self.columns))
+        out = pa.BufferOutputStream()
+        out.write(statement)
+        with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
+            stream.write_batch(batch)
+        return memoryview(out.getvalue())
 
 
 class BlockColumns:
@@ -147,13 +153,13 @@ def insert_sql(storage: CellStorage, table: str, batch: CellBatch, types: dict[s
             sent.append(f"{quote_name(name)} String")
             chosen.append(f"{value_sql(kind, quote_name(name))} AS {quote_name(name)}")
         else:
-            sent.append(f"{quote_name(name)} {value_type(kind, FieldNaming.INDEXED) if kind is not None else _plain_type(types[name])}")
+            sent.append(f"{quote_name(name)} {value_type(kind, FieldNaming.INDEXED) if kind is not None else plain_type(types[name])}")
             chosen.append(quote_name(name))
     names = ", ".join(map(quote_name, batch.columns))
     return f"INSERT INTO {table} ({names}) SELECT {', '.join(chosen)} FROM input({quote_text(', '.join(sent))}) FORMAT ArrowStream\n"
 
 
-def _plain_type(stored: str) -> str:
+def plain_type(stored: str) -> str:
     """Return the argument type of a SimpleAggregateFunction column."""
     if not stored.startswith("SimpleAggregateFunction("):
         return stored

@@ -15,10 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.cql.blocks import LogBlock, fixed_bytes
+from headrace.cql.blocks import BatchPosition, LogBlock, fixed_bytes
 from headrace.cql.decode.arrow_arrays import Cells, MalformedValue, split_collections
 from headrace.cql.log import STREAM, TIME, TTL, Operation, deleted, deleted_elements
-from headrace.cql.log_positions import BatchPosition
 from headrace.cql.tables import ColumnRole
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.batches import BlockColumns, CellBatch, damaged_value, key_arrays

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Self
-
-import pyarrow as pa
+from typing import Self
 
 from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.cql.log import log_table
@@ -20,6 +18,7 @@ from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sinks.cdc_log_sink import LogSink
+from headrace.sinks.clickhouse.bookkeeping.dead_letters import ClickHouseLateRowStore
 from headrace.sinks.clickhouse.bookkeeping.progress_store import ClickHouseProgressStore
 from headrace.sinks.clickhouse.bookkeeping.target_claims import ClickHouseTargetClaims
 from headrace.sinks.clickhouse.cells.batches import CellBatch, insert_sql
@@ -27,6 +26,7 @@ from headrace.sinks.clickhouse.cells.from_log import LogCellEncoder
 from headrace.sinks.clickhouse.cells.from_rows import RowEncoder
 from headrace.sinks.clickhouse.cells.merged_rows.merger import RowMerger, due_merges
 from headrace.sinks.clickhouse.cells.merged_rows.row_merge import RowMerge
+from headrace.sinks.clickhouse.cells.stale_cells import StaleCells
 from headrace.sinks.clickhouse.cells.storage import CellStorage
 from headrace.sinks.clickhouse.cells.tables import (
     TableLocations,
@@ -40,7 +40,6 @@ from headrace.sinks.clickhouse.cells.tables import (
     tables_with_rows,
 )
 from headrace.sinks.clickhouse.cells.types import check_timestamps, has_timestamps
-from headrace.sinks.clickhouse.dead_letters.late_rows import ClickHouseLateRowStore
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -59,6 +58,8 @@ class _CellRoute:
         self.timestamp_columns = [(column.name, column.type) for column in table.columns if has_timestamps(column.type)]
         self.log_timestamp_columns = [(column.name, column.type) for column in log_table(table).columns if has_timestamps(column.type)]
         self._statements: dict[tuple[str, ...], bytes] = {}
+        self.stale_rows = StaleCells(scope, self.storage, self.locations.cells, of_rows=True)
+        self.stale_partitions = StaleCells(scope, self.storage, self.locations.partitions, of_rows=False)
         self.merger = RowMerger(scope, _stored_merge(table, scope)) if stores_rows(scope, self.locations) else None
 
     def statement(self, batch: CellBatch, *, of_rows: bool) -> bytes:
@@ -101,19 +102,23 @@ class CellWriter:
             batches = route.log.encode(block)
         for batch, of_rows in batches:
             self._send(block.subject, batch, route.statement(batch, of_rows=of_rows))
+            if isinstance(block, RowBlock) and block.replaces:
+                (route.stale_rows if of_rows else route.stale_partitions).add(batch, block.as_of)
         if route.merger is not None:
             route.merger.touch(batches)
 
     def complete(self) -> None:
-        """Merge the rows that were touched; all blocks are visible when this returns. Repeatable."""
+        """Delete stale cells, and merge the rows that were touched; all blocks are visible when this returns. Repeatable."""
         for route in self._routes.values():
+            route.stale_rows.delete()
+            route.stale_partitions.delete()
             if route.merger is not None:
                 route.merger.merge()
 
     def _send(self, subject: str, batch: CellBatch, statement: bytes) -> None:
         target = self._scope.target
         connection = connect(target)
-        body = _body(batch.record_batch(), statement, None if target.is_loopback else "lz4")
+        body = batch.body(statement, None if target.is_loopback else "lz4")
         settings = connection.supported({**INSERT_SETTINGS, **CREATE_SETTINGS})
         with translate_errors(target, f"writing {batch.rows} rows of cells of table {subject}"):
             # Without a table name the driver sends the body as it is, which saves a copy of it.
@@ -123,14 +128,6 @@ class CellWriter:
         """End the task's writing. The process keeps the connection for its next task."""
         self._closed = True
         self._routes.clear()
-
-
-def _body(batch: pa.RecordBatch, statement: bytes, compression: str | None) -> Any:
-    out = pa.BufferOutputStream()
-    out.write(statement)
-    with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
-        stream.write_batch(batch)
-    return memoryview(out.getvalue())
 
 
 @dataclass(frozen=True, slots=True)

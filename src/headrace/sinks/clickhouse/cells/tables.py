@@ -23,9 +23,9 @@ from headrace.sinks.clickhouse.cells.storage import CELLS_SUFFIX, LIVE_SUFFIX, P
 from headrace.sinks.clickhouse.cells.view import view_sql
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect, long_running_connection
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.identifiers import check_name_lengths, quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import check_name_lengths, places_condition, quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
-from headrace.sinks.clickhouse.tables.target_names import target_name
+from headrace.sinks.clickhouse.tables.target_table import target_name
 from headrace.transforms.options import Transforms
 
 _CELLS_COMMENT: Final = "Headrace, cells of "
@@ -188,11 +188,10 @@ def tables_with_rows(scope: TargetScope, tables: Iterable[CqlTable]) -> list[Cql
     named = {
         (locations.database, locations.table + ROWS_SUFFIX): table for table in tables for locations in [table_locations(table, scope)]
     }
-    listed = ", ".join(f"({quote_text(database)}, {quote_text(name)})" for database, name in named)
     if not named:
         return []
     is_ours = f"startsWith(comment, {quote_text(_ROWS_COMMENT)})"
-    query = f"SELECT database, name FROM system.tables WHERE (database, name) IN ({listed}) AND {is_ours}"
+    query = f"SELECT database, name FROM system.tables WHERE {places_condition(named)} AND {is_ours}"
     with translate_errors(scope.target, "looking for tables of merged rows"):
         found = connect(scope.target).client.query(query, settings={"max_query_size": str(16 << 20)}).result_rows
     return [named[str(database), str(name)] for database, name in found]

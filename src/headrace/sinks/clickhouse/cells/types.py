@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.cql.blocks import BatchPosition
 from headrace.cql.decode.arrow_arrays import to_arrow
 from headrace.cql.log import TIME
-from headrace.cql.log_positions import BatchPosition
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.cell_kernels import HEAD, LONG_HEAD

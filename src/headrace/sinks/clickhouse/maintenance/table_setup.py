@@ -1,4 +1,4 @@
-"""Creates missing target tables, completes existing ones, and deletes stale rows.
+"""Creates missing target tables, and completes or replaces existing ones.
 
 Everything is checked before anything is created, and every step may be repeated after an interruption.
 
@@ -10,17 +10,15 @@ often as its images sum up to. So order and repetition do not matter there eithe
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.bookkeeping.own_tables import check_not_own_tables
-from headrace.sinks.clickhouse.maintenance.replicas import check_replicas
-from headrace.sinks.clickhouse.maintenance.stale_rows import DELETE_STALE_SETTINGS, delete_stale_sql
-from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect, long_running_connection
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect, fetch_rows, run_statements
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.identifiers import quote_name
+from headrace.sinks.clickhouse.server.identifiers import on_cluster, places_condition, quote_name
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.create_table import create_statements, extend_dedup_window_sql, plan_table, plan_tables
 from headrace.sinks.clickhouse.tables.existing_table import (
@@ -29,9 +27,9 @@ from headrace.sinks.clickhouse.tables.existing_table import (
     is_created_by_headrace,
     plan_existing_table,
 )
-from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable, find_with_local_tables
+from headrace.sinks.clickhouse.tables.system_tables import ExistingTable, find_with_local_tables
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
-from headrace.sinks.clickhouse.tables.target_table import MetadataRole, TargetTable
+from headrace.sinks.clickhouse.tables.target_table import Place, TargetTable
 from headrace.sinks.clickhouse.tables.views import create_view_sql, row_policy_sql
 from headrace.sinks.clickhouse.types.codec_registry import codec_for
 
@@ -50,13 +48,12 @@ def prepare_tables(scope: TargetScope, schemas: Sequence[TableSchema]) -> None:
     check_not_own_tables(plans)
     with translate_errors(target, "checking tables"):
         _check_time_type(connection, plans)
-        found, local_tables = find_with_local_tables(connection, ((plan.database, plan.table) for plan in plans))
-    check_replicas(connection, scope, plans, found)
+    found, local_tables = find_with_local_tables(target, (plan.place for plan in plans), "checking tables")
+    check_replicas(scope, plans, found)
     target_tables: list[TargetTable] = []
     lacking: list[tuple[TargetTable, ColumnAdditions, ExistingTable, ExistingTable | None]] = []
     for plan in plans:
-        place, chosen = (plan.database, plan.table), scope.options.of(plan.source)
-        there, local_table = found.get(place), local_tables.get(place)
+        chosen, there, local_table = scope.options.of(plan.source), found.get(plan.place), local_tables.get(plan.place)
         if there is None:
             target_tables.append(plan)
             continue
@@ -67,57 +64,33 @@ def prepare_tables(scope: TargetScope, schemas: Sequence[TableSchema]) -> None:
         target_tables.append(target_table)
         lacking.append((target_table, missing, there, local_table))
     for target_table, missing, there, local_table in lacking:
-        _add_missing(connection, target, target_table, missing, there, local_table)
+        _add_missing(target, target_table, missing, there, local_table)
         remembering = extend_dedup_window_sql(target_table)
         if remembering:
-            with translate_errors(target, f"making table {target_table.full_name} remember blocks for longer"):
-                connection.client.command(remembering)
-    _create_databases(connection, scope, target_tables)
+            run_statements(target, f"making table {target_table.full_name} remember blocks for longer", remembering)
+    for database in sorted({target_table.database for target_table in target_tables}):
+        statement = f"CREATE DATABASE IF NOT EXISTS {quote_name(database)}{on_cluster(scope.options.cluster)}"
+        run_statements(target, f"creating database {database}", statement)
     for target_table in target_tables:
-        if (target_table.database, target_table.table) not in found:
-            create_table(connection, target, target_table)
+        if target_table.place not in found:
+            statements = create_statements(target_table)
+            run_statements(target, f"creating table {target_table.full_name}", *statements, settings=CREATE_SETTINGS)
         _create_view_and_policy(connection, scope, target_table)
         _warn_of_types(connection, target_table)
 
 
-def create_table(connection: Connection, target: ClickHouseTarget, target_table: TargetTable) -> None:
-    with translate_errors(target, f"creating table {target_table.full_name}"):
-        for statement in create_statements(target_table):
-            connection.client.command(statement, settings=connection.supported(CREATE_SETTINGS))
-
-
-def _create_databases(connection: Connection, scope: TargetScope, target_tables: Sequence[TargetTable]) -> None:
-    cluster = f" ON CLUSTER {quote_name(scope.options.cluster)}" if scope.options.cluster else ""
-    for database in sorted({target_table.database for target_table in target_tables}):
-        with translate_errors(scope.target, f"creating database {database}"):
-            connection.client.command(f"CREATE DATABASE IF NOT EXISTS {quote_name(database)}{cluster}")
-
-
 def _add_missing(
-    connection: Connection,
-    target: ClickHouseTarget,
-    target_table: TargetTable,
-    missing: ColumnAdditions,
-    there: ExistingTable,
-    local_table: ExistingTable | None,
+    target: ClickHouseTarget, target_table: TargetTable, missing: ColumnAdditions, there: ExistingTable, local_table: ExistingTable | None
 ) -> None:
     """Add missing columns to an existing table: to the local table first, so that a Distributed table never forwards unknown columns."""
-    held = target_table.qualified if target_table.local_table is None else ".".join(map(quote_name, target_table.local_table))
-    tables = [(held, local_table or there)] + ([] if local_table is None else [(target_table.qualified, there)])
-    with translate_errors(target, f"adding what table {target_table.full_name} lacks"):
-        for name, table in tables:
-            for column in missing.columns:
-                if table.column(column.name) is None:
-                    definition = _define(column)
-                    connection.client.command(
-                        f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {definition}", settings=connection.supported(CREATE_SETTINGS)
-                    )
-                    log.warning("added column %s to table %s (missing_columns = add)", column.name, name)
-
-
-def _define(column: ExistingColumn) -> str:
-    default = f" DEFAULT {column.default_expression}" if column.default_expression else ""
-    return f"{quote_name(column.name)} {column.type}{default}"
+    tables = [(target_table.storage_name, local_table or there)] + ([] if local_table is None else [(target_table.qualified, there)])
+    for name, table in tables:
+        for column in missing.columns:
+            if table.column(column.name) is None:
+                default = f" DEFAULT {column.default_expression}" if column.default_expression else ""
+                statement = f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {quote_name(column.name)} {column.type}{default}"
+                run_statements(target, f"adding what table {target_table.full_name} lacks", statement, settings=CREATE_SETTINGS)
+                log.warning("added column %s to table %s (missing_columns = add)", column.name, name)
 
 
 def _create_view_and_policy(connection: Connection, scope: TargetScope, target_table: TargetTable) -> None:
@@ -125,11 +98,10 @@ def _create_view_and_policy(connection: Connection, scope: TargetScope, target_t
     chosen = scope.options.of(target_table.source)
     policy = row_policy_sql(target_table) if chosen.row_policy else ""
     refused = bool(policy) and not (
-        _applies_policies_after_final(connection, target_table) and _create_policy(connection, scope.target, target_table, policy)
+        _applies_policies_after_final(connection, target_table) and _create_policy(scope.target, target_table, policy)
     )
     if chosen.view or refused or not target_table.has_key:
-        with translate_errors(scope.target, f"creating view {target_table.view}"):
-            connection.client.command(create_view_sql(target_table), settings=connection.supported(CREATE_SETTINGS))
+        run_statements(scope.target, f"creating view {target_table.view}", create_view_sql(target_table), settings=CREATE_SETTINGS)
 
 
 def _applies_policies_after_final(connection: Connection, target_table: TargetTable) -> bool:
@@ -139,28 +111,25 @@ def _applies_policies_after_final(connection: Connection, target_table: TargetTa
     if setting is not None and setting.value in ("1", "true"):
         return True
     log.warning(
-        "%s.%s gets no row policy: this server applies policies before FINAL, which would show deleted rows again (set"
+        "%s gets no row policy: this server applies policies before FINAL, which would show deleted rows again (set"
         " apply_row_policy_after_final = 1 for all users, where the server has it); read the view %s instead",
-        target_table.database,
-        target_table.table,
+        target_table.full_name,
         target_table.view,
     )
     return False
 
 
-def _create_policy(connection: Connection, target: ClickHouseTarget, target_table: TargetTable, policy: str) -> bool:
+def _create_policy(target: ClickHouseTarget, target_table: TargetTable, policy: str) -> bool:
     """Create the row policy. Return False if the server has no access storage (the embedded engine) or the user lacks the privilege."""
     try:
-        with translate_errors(target, f"creating a row policy on {target_table.full_name}"):
-            connection.client.command(policy)
+        run_statements(target, f"creating a row policy on {target_table.full_name}", policy)
     except DefiniteError as error:
         if not any(word in str(error) for word in _NO_POLICIES):
             raise
         log.warning(
-            "%s.%s gets no row policy: this server keeps none (the embedded engine has no access storage), or the account may not create"
+            "%s gets no row policy: this server keeps none (the embedded engine has no access storage), or the account may not create"
             " it; read the view %s instead, or the table with FINAL",
-            target_table.database,
-            target_table.table,
+            target_table.full_name,
             target_table.view,
         )
         return False
@@ -170,74 +139,28 @@ def _create_policy(connection: Connection, target: ClickHouseTarget, target_tabl
 def replace_table(scope: TargetScope, schema: TableSchema) -> None:
     """Drop a table that Headrace created and that no longer matches its plan (`prepare_tables` creates it again). Tables of others are
     never dropped. Repeatable."""
-    target, connection = scope.target, connect(scope.target)
-    plan = plan_table(schema, target, scope.options)
-    place = (plan.database, plan.table)
-    with translate_errors(target, f"checking table {plan.full_name}"):
-        found, local_tables = find_with_local_tables(connection, [place])
-    there = found.get(place)
+    plan = plan_table(schema, scope.target, scope.options)
+    found, local_tables = find_with_local_tables(scope.target, [plan.place], f"checking table {plan.full_name}")
+    there, local_table = found.get(plan.place), local_tables.get(plan.place)
     if there is None:
         return
-    chosen = scope.options.of(plan.source)
     try:
-        target_table = plan_existing_table(plan, there, chosen, local_tables.get(place))
+        target_table = plan_existing_table(plan, there, scope.options.of(plan.source), local_table)
     except DefiniteError:
-        if not is_created_by_headrace(local_tables.get(place) or there):
+        if not is_created_by_headrace(local_table or there):
             raise
         target_table = replace(plan, matches_plan=False)
     if target_table.created_by_headrace and not target_table.matches_plan:
-        _drop(connection, target, plan, there)
-
-
-def _drop(connection: Connection, target: ClickHouseTarget, plan: TargetTable, there: ExistingTable) -> None:
-    cluster = f" ON CLUSTER {quote_name(plan.storage.cluster)}" if plan.storage.cluster else ""
-    with translate_errors(target, f"replacing table {plan.full_name}"):
         # The view selects the old columns.
-        connection.client.command(f"DROP VIEW IF EXISTS {plan.view}{cluster}")
-        connection.client.command(f"DROP TABLE IF EXISTS {plan.qualified}{cluster}")
+        statements = [f"DROP VIEW IF EXISTS {plan.view}", f"DROP TABLE IF EXISTS {plan.qualified}"]
         if there.kind == "Distributed" and plan.local_table is not None:
-            connection.client.command(f"DROP TABLE IF EXISTS {'.'.join(map(quote_name, plan.local_table))}{cluster}")
-
-
-def newest_version(scope: TargetScope, target_table: TargetTable) -> int | None:
-    """Return the highest version in the table; None if it has no rows or no versions."""
-    version = target_table.metadata_column(MetadataRole.VERSION)
-    if version is None:
-        return None
-    with translate_errors(scope.target, f"looking at table {target_table.full_name}"):
-        found = (
-            connect(scope.target).client.query(f"SELECT count(), max({quote_name(version.name)}) FROM {target_table.qualified}").result_rows
-        )
-    return int(found[0][1]) if found[0][0] else None
-
-
-def delete_stale_rows(scope: TargetScope, target_table: TargetTable, before: int) -> None:
-    """Delete the rows that a new snapshot of the whole table did not see; snapshot rows have versions from `before` on. Repeatable."""
-    statement = delete_stale_sql(target_table, before)
-    if not statement:
-        if target_table.ignores_deletes:
-            return
-        raise DefiniteError(
-            f"nothing in table {target_table.full_name} says how old a row is, so rows that the source no longer has cannot be found",
-            place=f"table {target_table.source}",
-            hint="add a column _version UInt64 to it (or name one by version_column), TRUNCATE it, and read it again with headrace resync",
-        )
-    with (
-        long_running_connection(scope.target) as connection,
-        translate_errors(scope.target, f"sweeping table {target_table.full_name}"),
-    ):
-        connection.client.command(statement, settings=connection.supported({**DELETE_STALE_SETTINGS, **target_table.insert_settings}))
+            statements.append(f"DROP TABLE IF EXISTS {plan.storage_name}")
+        run_statements(scope.target, f"replacing table {plan.full_name}", *(f"{statement}{plan.on_cluster}" for statement in statements))
 
 
 def _check_time_type(connection: Connection, target_tables: Sequence[TargetTable]) -> None:
     timed = next(
-        (
-            target_table
-            for target_table in target_tables
-            for column in target_table.columns
-            if "Time64(" in column.type.replace("DateTime64(", "")
-        ),
-        None,
+        (table for table in target_tables for column in table.columns if "Time64(" in column.type.replace("DateTime64(", "")), None
     )
     if timed is None or connection.client.query("SELECT 1 FROM system.data_type_families WHERE name = 'Time64'").result_rows:
         return
@@ -260,3 +183,64 @@ def _warn_of_types(connection: Connection, target_table: TargetTable) -> None:
             log.warning("%s: the pipe halts at %s", place, codec.caution)
         if codec.loses:
             log.warning("%s, which does not keep %s", place, codec.loses)
+
+
+_SHARING_DATABASES = ("Replicated", "Shared")
+
+
+def check_replicas(scope: TargetScope, target_tables: Sequence[TargetTable], found: Mapping[Place, ExistingTable]) -> None:
+    """Raise `DefiniteError` if several hosts have separate tables; does nothing for one host."""
+    target = scope.target
+    if not target.others:
+        return
+    engines = {place: table.engine for place, table in found.items()}
+    missing = [table.place for table in target_tables if table.place not in found]
+    if missing and not scope.options.cluster:
+        # A Replicated or Shared database replicates all of its tables.
+        databases = fetch_rows(target, "looking at databases", "SELECT name, engine FROM system.databases")
+        sharing = {name for name, engine in databases if engine in _SHARING_DATABASES}
+        engines |= dict.fromkeys((place for place in missing if place[0] not in sharing), "a plain table to be made")
+    check_shared(target, engines)
+    check_same(target, _paths_by_host(target, [place for place, engine in engines.items() if engine.startswith("Replicated")]))
+
+
+def check_shared(target: ClickHouseTarget, engines: Mapping[Place, str]) -> None:
+    """Raise `DefiniteError` for a table that each host has separately."""
+    for (database, table), engine in engines.items():
+        if not engine.startswith(("Replicated", "Shared", "Distributed")):
+            raise DefiniteError(
+                f"{database}.{table} is {engine.partition('(')[0].partition(' ORDER')[0]}, "
+                f"which each of the {len(target.hosts)} hosts would have for itself",
+                place=str(target),
+                hint="several hosts are for one cluster: choose the cluster (its tables are then made Replicated), make the table "
+                "Replicated, Shared or Distributed, or name one host",
+            )
+
+
+def check_same(target: ClickHouseTarget, paths: Iterable[tuple[str, Mapping[Place, str]]]) -> None:
+    """Raise `DefiniteError` for hosts of different shards; `paths` gives each table's Keeper path, host by host."""
+    first: dict[Place, tuple[str, str]] = {}
+    for host, places in paths:
+        for (database, table), path in places.items():
+            elsewhere, expected = first.setdefault((database, table), (host, path))
+            if path != expected:
+                raise DefiniteError(
+                    f"{database}.{table} is not the same table on {elsewhere} ({expected}) and on {host} ({path or 'not there'})",
+                    place=str(target),
+                    hint="hosts of different shards need a Distributed table over their tables; or name the replicas of one shard only",
+                )
+
+
+def _paths_by_host(target: ClickHouseTarget, places: Sequence[Place]) -> Iterable[tuple[str, Mapping[Place, str]]]:
+    if not places:
+        return
+    sql = f"SELECT database, table, zookeeper_path FROM system.replicas WHERE {places_condition(places, 'table')}"
+    for index in range(len(target.hosts)):
+        host = target.at(index)
+        try:
+            rows = fetch_rows(host, "looking at replicas", sql)
+        except TransientError:
+            # An unavailable host is checked the next time.
+            continue
+        there = {(database, table): path for database, table, path in rows}
+        yield f"{host.host}:{host.port}", {place: there.get(place, "") for place in places}

@@ -21,10 +21,9 @@ from headrace.sinks.clickhouse.schema_changes.alter_values import (
     converts_alike,
     converts_in_place,
     holds_all,
-    is_nullable,
     shortened,
 )
-from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import qualify, quote_name, quote_text
 from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.tables.create_table import create_sql
 from headrace.sinks.clickhouse.tables.existing_table import plan_existing_table
@@ -32,16 +31,16 @@ from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, Exist
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataColumn, MetadataRole, StoredColumn, TargetTable
 from headrace.sinks.clickhouse.tables.views import create_view_sql, current_rows_from
 from headrace.sinks.clickhouse.types.type_mapping import ROW, merge_enum_types
+from headrace.sinks.clickhouse.types.type_names import is_nullable
 from headrace.sinks.schema_changes import DdlPlan, Step
 
 _TEMPORARY = "_headrace_{}"
 REBUILT = "{}__rebuilt"
+_NO_DEFAULT = "its default cannot be expressed in the target's type"
 
 
 @dataclass(frozen=True, slots=True)
 class AlteredTable:
-    """A target table that is to be altered."""
-
     target_table: TargetTable
     """The table before the alteration."""
     found: ExistingTable
@@ -57,10 +56,6 @@ class AlteredTable:
     """The table's UUID; empty if the database engine has none."""
     viewed: bool = False
     """Whether the view of its current rows exists."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.target_table.full_name}"
 
 
 def plan_column_changes(alteration: Alteration, altered: AlteredTable, version: int) -> DdlPlan:
@@ -97,16 +92,13 @@ def _with_unknown_conversions(alteration: Alteration, altered: AlteredTable) -> 
 
 
 def has_view(target_table: TargetTable, options: TableOptions) -> bool:
-    """Whether the table has a view of its current rows."""
     return options.view or not target_table.has_key
 
 
 def alter_sql(altered: AlteredTable, command: str) -> tuple[str, ...]:
     """Return an ALTER for the local table and for the Distributed table."""
-    target_table, cluster = altered.target_table, altered.plan_before.storage.cluster
-    on = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
-    local_tables = [".".join(map(quote_name, target_table.local_table))] if target_table.local_table is not None else []
-    return tuple(f"ALTER TABLE {name}{on} {command}" for name in (*local_tables, target_table.qualified))
+    places = dict.fromkeys((altered.target_table.storage_place, altered.target_table.place))
+    return tuple(f"ALTER TABLE {qualify(place)}{altered.plan_before.on_cluster} {command}" for place in places)
 
 
 class _InPlace:
@@ -151,7 +143,6 @@ class _InPlace:
         return fixed
 
     def _drop_from_row_hash(self, dropped: list[StoredColumn]) -> None:
-        """Remove dropped columns from the row hash of a table without a key."""
         row = self._find(ROW)
         gone = {stored.name for stored in dropped}
         if row is None or row.default_kind != "MATERIALIZED" or not gone:
@@ -171,16 +162,13 @@ class _InPlace:
         """Rename columns in an order without name conflicts; a cycle goes through a temporary name."""
         waiting: dict[str, str] = {}
         for altered_column in self.alteration.altered_columns:
-            if (
-                altered_column.origin is not None
-                and altered_column.origin in self._stored
-                and altered_column.column.name != altered_column.origin
-            ):
-                old, new = self._stored[altered_column.origin].name, self._plan_after[altered_column.column.name].name
+            stored = self._stored.get(altered_column.origin or "")
+            if stored is not None and altered_column.column.name != altered_column.origin:
+                old, new = stored.name, self._plan_after[altered_column.column.name].name
                 if old != new and not self._is_fixed(old):
                     waiting[old] = new
         self._clear_names(set(waiting.values()) - set(waiting))
-        while waiting:
+        while waiting and not self.obstacle:
             taken = {column.name for column in self.columns}
             free = next((old for old, new in waiting.items() if new not in taken), None)
             if free is None:
@@ -225,7 +213,7 @@ class _InPlace:
         if there is not None:
             self._drop(wanted.name)
         if not is_exact:
-            self.reread_reasons.append(self._why(altered_column))
+            self.reread_reasons.append(_reread_reason(altered_column, _NO_DEFAULT))
         self._insert(wanted, clause, before)
 
     def _insert(self, wanted: StoredColumn, clause: str, before: str | None) -> None:
@@ -242,17 +230,7 @@ class _InPlace:
         if not isinstance(altered_column.effect, BackfillValue):
             return "", False
         text = constant(self.alteration.after, altered_column.column, wanted.type, altered_column.effect.value)
-        if text is None:
-            return "", False
-        return (f"DEFAULT {text}" if text else ""), True
-
-    def _why(self, altered_column: AlteredColumn) -> str:
-        why = (
-            altered_column.effect.why
-            if isinstance(altered_column.effect, UnknownValues)
-            else "its default cannot be expressed in the target's type"
-        )
-        return f"column {altered_column.column.name}: {why}"
+        return f"DEFAULT {text}" if text else "", text is not None
 
     def _modify(self, altered_column: AlteredColumn, wanted: StoredColumn) -> None:
         there = self._find(wanted.name)
@@ -262,7 +240,7 @@ class _InPlace:
         kind = wanted.type if self._has_default_type(altered_column.origin) else there.type
         match altered_column.effect:
             case UnknownValues():
-                self.reread_reasons.append(self._why(altered_column))
+                self.reread_reasons.append(_reread_reason(altered_column))
                 if kind != there.type and not self._is_fixed(there.name):
                     self._recreate_column(replace(wanted, type=kind))
             case Truncated() as cut:
@@ -277,14 +255,13 @@ class _InPlace:
         return self.altered.target_table.created_by_headrace or plan_before is None or plan_before.type == self._stored[name].type
 
     def _recreate_column(self, wanted: StoredColumn) -> None:
-        at = next(i for i, column in enumerate(self.columns) if column.name == wanted.name)
-        before = self.columns[at - 1].name if at else None
-        row = self._find(ROW)
+        names = [column.name for column in self.columns]
+        at, row = names.index(wanted.name), self._find(ROW)
         if row is not None and row.default_kind == "MATERIALIZED":
             self.obstacle = "its rows are distinguished by a hash over the column"
             return
         self._drop(wanted.name)
-        self._insert(wanted, "", before)
+        self._insert(wanted, "", names[at - 1] if at else None)
 
     def _shorten(self, there: ExistingColumn, cut: Truncated) -> None:
         if self.altered.target_table.family is EngineFamily.HISTORY:
@@ -340,7 +317,9 @@ class _InPlace:
         order = [name for name in order if self._find(name) is not None]
         places = {column.name: i for i, column in enumerate(self.columns)}
         staying = _longest_rising([places[name] for name in order])
-        if not self._moves_columns() or len(staying) == len(order):
+        before_places = {column.name: i for i, column in enumerate(self.alteration.before.columns)}
+        kept = [before_places[one.origin] for one in self.alteration.altered_columns if one.origin is not None]
+        if kept == sorted(kept) or len(staying) == len(order):
             return
         before = None
         for name in order:
@@ -349,12 +328,6 @@ class _InPlace:
                 place = "FIRST" if before is None else f"AFTER {quote_name(before)}"
                 self._append_alter(f"MODIFY COLUMN {quote_name(name)} {column.type} {place}")
             before = name
-
-    def _moves_columns(self) -> bool:
-        """Whether the alteration changed the order of existing columns."""
-        places = {column.name: i for i, column in enumerate(self.alteration.before.columns)}
-        kept = [places[altered_column.origin] for altered_column in self.alteration.altered_columns if altered_column.origin is not None]
-        return kept != sorted(kept)
 
     def _comment(self) -> None:
         for altered_column in self.alteration.altered_columns:
@@ -382,9 +355,7 @@ def _find_mismatch(altered: AlteredTable, columns: Iterable[ExistingColumn]) -> 
 
 def _view_steps(altered: AlteredTable) -> list[Step]:
     after = has_view(altered.plan_after, altered.options) or (altered.viewed and altered.target_table.has_key)
-    cluster = altered.plan_before.storage.cluster
-    on = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
-    statements = [f"DROP VIEW IF EXISTS {altered.target_table.view}{on}"] if altered.viewed or after else []
+    statements = [f"DROP VIEW IF EXISTS {altered.target_table.view}{altered.plan_before.on_cluster}"] if altered.viewed or after else []
     return [Step((*statements, *([create_view_sql(altered.plan_after)] if after else [])))] if statements else []
 
 
@@ -393,14 +364,14 @@ def _plan_rebuild(alteration: Alteration, altered: AlteredTable, attempt: _InPla
     target_table, wanted = altered.target_table, _with_same_visibility(altered)
     if alteration.left:
         raise DefiniteError(
-            f"an alteration of {target_table.source} cannot be ignored, for the table {altered.name} as it is cannot go on:"
+            f"an alteration of {target_table.source} cannot be ignored, for the table {target_table.full_name} as it is cannot go on:"
             f" {attempt.obstacle}",
             place=f"table {target_table.source}, column {', '.join(sorted(alteration.left))}",
             hint=f"start again with --schema-changes all=apply, or leave the table out with --exclude {target_table.source}",
         )
     if not target_table.created_by_headrace:
         raise DefiniteError(
-            f"the table {altered.name} was not made by Headrace and cannot follow an alteration of {target_table.source}:"
+            f"the table {target_table.full_name} was not made by Headrace and cannot follow an alteration of {target_table.source}:"
             f" {attempt.obstacle}",
             place=f"table {target_table.source}",
             hint=f"alter it in ClickHouse so that it holds the table as it is now, then: headrace resync {target_table.source}",
@@ -439,26 +410,21 @@ def _with_same_visibility(altered: AlteredTable) -> TargetTable:
     return replace(altered.plan_after, metadata_columns=marks)
 
 
-def _reread_reason(altered_column: AlteredColumn) -> str:
-    return f"column {altered_column.column.name}: {altered_column.effect.why}" if isinstance(altered_column.effect, UnknownValues) else ""
+def _reread_reason(altered_column: AlteredColumn, otherwise: str = "") -> str:
+    """Return why the table must be read again because of a column; empty if it need not. `otherwise`: the reason if the effect is known."""
+    why = altered_column.effect.why if isinstance(altered_column.effect, UnknownValues) else otherwise
+    return f"column {altered_column.column.name}: {why}" if why else ""
 
 
 def _metadata_value(mark: MetadataColumn, target_table: TargetTable, version: int) -> str | None:
-    """Return the value of a metadata column in the rows of a rebuilt table."""
     if target_table.family is EngineFamily.HISTORY:
         old = target_table.metadata_column(mark.role)
         return quote_name(old.name) if old is not None else None
-    known = {
-        MetadataRole.VERSION: str(version),
-        MetadataRole.SIGN: "1",
-        MetadataRole.DELETED: "0",
-        MetadataRole.OCCURRENCE: "rowNumberInAllBlocks()",
-    }
-    return known.get(mark.role)
+    known = {MetadataRole.VERSION: str(version), MetadataRole.SIGN: "1", MetadataRole.DELETED: "0"}
+    return {**known, MetadataRole.OCCURRENCE: "rowNumberInAllBlocks()"}.get(mark.role)
 
 
 def _value(alteration: Alteration, altered_column: AlteredColumn, altered: AlteredTable) -> str | None:
-    """Return the SQL value of a column in a rebuilt table."""
     wanted = altered.plan_after.stored_column(altered_column.column.name)
     if altered_column.origin is None:
         value = altered_column.effect.value if isinstance(altered_column.effect, BackfillValue) else None

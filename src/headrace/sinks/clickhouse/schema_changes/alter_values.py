@@ -6,16 +6,13 @@ import re
 from decimal import Decimal
 from typing import Final, assert_never
 
-import pyarrow as pa
-
 from headrace.model.alter_effects import Truncated
 from headrace.model.column_types import FRACTIONAL_FORMS, ValueForm
 from headrace.model.schema import Column, TableSchema
 from headrace.sinks.clickhouse.server.identifiers import quote_text
-from headrace.sinks.clickhouse.server.scalar_values import literal
-from headrace.sinks.clickhouse.types.literals import constant_sql
+from headrace.sinks.clickhouse.types.scalar_values import constant_sql, from_ticks, literal
 from headrace.sinks.clickhouse.types.type_mapping import storage_type
-from headrace.sinks.clickhouse.types.type_names import parse_stored_type
+from headrace.sinks.clickhouse.types.type_names import is_nullable, parse_stored_type
 
 _SPELLED: Final = FRACTIONAL_FORMS | {ValueForm.DATE, ValueForm.BITS, ValueForm.YEAR, ValueForm.FLOAT, ValueForm.FIXED_BYTES}
 _FORMED: Final = frozenset(
@@ -23,7 +20,6 @@ _FORMED: Final = frozenset(
 )
 _NUMBER: Final = re.compile(r"(U?)(Int|Float)(\d+)")
 _PRECISE: Final = re.compile(r"(Decimal|DateTime64|Time64)\((\d+)(?:, (\d+))?")
-_MEMBER: Final = re.compile(r"'((?:[^'\\]|\\.)*)' = (-?\d+)")
 
 
 def constant(schema: TableSchema, column: Column, stored: str, value: object) -> str | None:
@@ -39,9 +35,7 @@ def constant(schema: TableSchema, column: Column, stored: str, value: object) ->
         case ValueForm.DECIMAL:
             return f"CAST('{Decimal(str(value)):f}', {quote_text(stored)})"
         case ValueForm.DATE | ValueForm.TIMESTAMP:
-            integer = pa.int32() if column.form is ValueForm.DATE else pa.int64()
-            moment = pa.array([value], integer).view(column.arrow_type)[0]
-            return f"CAST({literal(column, moment)}, {quote_text(stored)})"
+            return f"CAST({literal(column, from_ticks(column, [value])[0])}, {quote_text(stored)})"
         case ValueForm.FLOAT | ValueForm.JSON | ValueForm.BYTES | ValueForm.FIXED_BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR:
             return f"CAST({literal(column, value)}, {quote_text(stored)})"
         case unknown:
@@ -54,15 +48,11 @@ def shortened(text: str, cut: Truncated) -> str:
     return f"trimRight({whole}, ' ')" if cut.stripped else whole
 
 
-def is_nullable(stored: str) -> bool:
-    return stored.startswith(("Nullable(", "LowCardinality(Nullable("))
-
-
 def converts_in_place(old: str, new: str) -> bool:
     """Whether ALTER converts a column without failing at values of replaced images."""
-    bare_old, bare_new = _bare(old), _bare(new)
-    if bare_old.startswith("Enum") and bare_new.startswith("Enum"):
-        return dict(_MEMBER.findall(bare_old)).items() <= dict(_MEMBER.findall(bare_new)).items()
+    before, after = parse_stored_type(old).plain, parse_stored_type(new).plain
+    if before.name.startswith("Enum") and after.name.startswith("Enum"):
+        return before.members.items() <= after.members.items()
     return True
 
 
@@ -89,7 +79,7 @@ def holds_all(old: str, new: str) -> bool:
     """Whether a type can store every value of another type."""
     if is_nullable(old) and not is_nullable(new):
         return False
-    bare_old, bare_new = _bare(old), _bare(new)
+    bare_old, bare_new = parse_stored_type(old).plain.sql_name, parse_stored_type(new).plain.sql_name
     numbers = _NUMBER.fullmatch(bare_old), _NUMBER.fullmatch(bare_new)
     if numbers[0] and numbers[1]:
         (sign, kind, bits), (new_sign, new_kind, new_bits) = numbers[0].groups(), numbers[1].groups()
@@ -101,10 +91,3 @@ def holds_all(old: str, new: str) -> bool:
         scale, new_scale = int(second or 0), int(new_second or 0)
         return word == new_word and new_scale >= scale and int(new_first) - new_scale >= int(first) - scale
     return bare_new in (bare_old, "String")
-
-
-def _bare(stored: str) -> str:
-    for wrapper in ("LowCardinality(", "Nullable("):
-        if stored.startswith(wrapper):
-            stored = stored[len(wrapper) : -1]
-    return stored

@@ -1,31 +1,31 @@
 """Plans schema changes of target tables from the server's state, and runs their steps.
 
-Invariant: running a completed step again has no further effect, even if a crash came between running it and recording it.
+Invariant: running a completed step again has no further effect, even if a crash came between running it and recording it. A table that
+Headrace did not create is never dropped, only truncated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from headrace.errors import DefiniteError
 from headrace.model.alter_effects import Alteration
 from headrace.model.schema import TableSchema
-from headrace.sinks.clickhouse.bookkeeping.ledger import record
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, record_changes
 from headrace.sinks.clickhouse.schema_changes.alter_columns import AlteredTable, has_view, plan_column_changes
-from headrace.sinks.clickhouse.schema_changes.alter_tables import Place, TargetState, plan_archive, plan_drop, plan_renames, plan_truncate
-from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, connect, long_running_connection
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, fetch_rows, long_running_connection
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
-from headrace.sinks.clickhouse.tables.create_table import create_statements, place_of, plan_table
+from headrace.sinks.clickhouse.server.identifiers import check_name_lengths, on_cluster, places_condition, qualify, quote_name
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+from headrace.sinks.clickhouse.tables.create_table import create_sql, create_statements, plan_table
 from headrace.sinks.clickhouse.tables.existing_table import is_created_by_headrace, plan_existing_table
 from headrace.sinks.clickhouse.tables.system_tables import ExistingTable, find_with_local_tables
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
-from headrace.sinks.clickhouse.tables.target_table import INSERT_HIDDEN, VIEW_SUFFIX
+from headrace.sinks.clickhouse.tables.target_table import INSERT_HIDDEN, VIEW_SUFFIX, EngineFamily, Place, TargetTable, target_name
 from headrace.sinks.clickhouse.tables.views import create_view_sql
-from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step
+from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step, TargetNameTaken
 
 _ALTER_SETTINGS = {
     **CREATE_SETTINGS,
@@ -50,61 +50,95 @@ class ExistingTables(Protocol):
         """Return the UUID of each existing table; empty if the database engine has none."""
 
 
+@dataclass(frozen=True, slots=True)
 class ServerTables:
-    """The existing tables of a server."""
-
-    def __init__(self, scope: TargetScope) -> None:
-        self._target = scope.target
+    target: ClickHouseTarget
 
     def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, ExistingTable], Mapping[Place, ExistingTable]]:
-        with translate_errors(self._target, "looking at tables"):
-            return find_with_local_tables(connect(self._target), places)
+        return find_with_local_tables(self.target, places)
 
     def identities(self, places: Iterable[Place]) -> Mapping[Place, str]:
-        listed = ", ".join(f"({quote_text(database)}, {quote_text(table)})" for database, table in places)
-        if not listed:
+        wanted = tuple(places)
+        if not wanted:
             return {}
-        sql = f"SELECT database, name, if(empty(uuid), '', toString(uuid)) FROM system.tables WHERE (database, name) IN ({listed})"
-        with translate_errors(self._target, "looking at tables"):
-            return {(database, name): uuid for database, name, uuid in connect(self._target).client.query(sql).result_rows}
+        sql = f"SELECT database, name, if(empty(uuid), '', toString(uuid)) FROM system.tables WHERE {places_condition(wanted)}"
+        return {(database, name): uuid for database, name, uuid in fetch_rows(self.target, "looking at tables", sql)}
+
+
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    target_table: TargetTable
+    viewed: bool
+    cluster: str
+
+    @property
+    def is_clustered(self) -> bool:
+        return self.target_table.local_table is not None or bool(self.cluster)
+
+    @property
+    def on_cluster(self) -> str:
+        return on_cluster(self.cluster)
+
+    def without_view(self) -> tuple[str, ...]:
+        return (f"DROP VIEW IF EXISTS {self.target_table.view}{self.on_cluster}",) if self.viewed else ()
+
+    def plan_truncate(self) -> DdlPlan:
+        return DdlPlan((Step((f"TRUNCATE TABLE IF EXISTS {self.target_table.storage_name}{self.on_cluster}",)),))
 
 
 class ClickHouseSchemaApplier:
-    """Applies schema changes to the tables of one sink."""
-
     def __init__(self, scope: TargetScope, tables: ExistingTables | None = None) -> None:
-        self._scope, self._tables = scope, tables or ServerTables(scope)
+        self._scope, self._tables = scope, tables or ServerTables(scope.target)
 
     def plan_alteration(self, alteration: Alteration, version: int) -> DdlPlan:
         """Plan an alteration of a target; the plan is empty if there is no target."""
         plan_before, wanted = (
             plan_table(schema, self._scope.target, self._scope.options) for schema in (alteration.before, alteration.after)
         )
-        place, view = (plan_before.database, plan_before.table), (plan_before.database, plan_before.table + VIEW_SUFFIX)
-        options = self._scope.options.of(plan_before.source)
-        tables, local_tables = self._tables.find([place, view])
-        if place not in tables:
+        place, options = plan_before.place, self._scope.options.of(plan_before.source)
+        found, local_table, viewed = self._find(plan_before)
+        if found is None:
             return DdlPlan()
-        found, local_table = tables[place], local_tables.get(place)
         target_table = plan_existing_table(plan_before, found, options, local_table)
-        uuid, viewed = self._tables.identities([place])[place], _is_view(tables.get(view))
-        over = None if local_table is None else found
+        uuid, over = self._tables.identities([place])[place], None if local_table is None else found
         return plan_column_changes(
             alteration, AlteredTable(target_table, local_table or found, over, plan_before, wanted, options, uuid, viewed), version
         )
 
     def plan_removal(self, schema: TableSchema) -> DdlPlan:
         table = self._target_state(schema, must_fit=False)
-        return plan_drop(table) if table is not None else DdlPlan()
+        if table is None or table.target_table.family is EngineFamily.HISTORY:
+            return DdlPlan()
+        if not table.target_table.created_by_headrace:
+            return table.plan_truncate()
+        places = dict.fromkeys((table.target_table.place, table.target_table.storage_place))
+        drops = (f"DROP TABLE IF EXISTS {qualify(place)}{table.on_cluster}" for place in places)
+        return DdlPlan((Step((*table.without_view(), *drops)),), vacates=True)
 
     def plan_emptying(self, schema: TableSchema, version: int) -> DdlPlan:
         del version
         table = self._target_state(schema)
-        return plan_truncate(table) if table is not None else DdlPlan()
+        # A history keeps old rows.
+        return DdlPlan() if table is None or table.target_table.family is EngineFamily.HISTORY else table.plan_truncate()
 
     def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> DdlPlan:
         table = self._target_state(schema, must_fit=again)
-        return plan_archive(table, f"{table.target_table.table}_{suffix}", again=again) if table is not None else DdlPlan()
+        if table is None:
+            return DdlPlan()
+        target_table, kept = table.target_table, f"{table.target_table.table}_{suffix}"
+        if table.is_clustered:
+            raise DefiniteError(
+                f"the table {target_table.full_name} of a cluster cannot be kept under another name",
+                place=f"table {target_table.source}",
+                hint="choose apply, ignore or halt for it",
+            )
+        check_name_lengths(target_table.database, kept)
+        kept_name = qualify((target_table.database, kept))
+        steps = [Step((*table.without_view(), f"RENAME TABLE IF EXISTS {target_table.qualified} TO {kept_name}"))]
+        if again:
+            like_kept = f"CREATE TABLE IF NOT EXISTS {target_table.qualified} AS {kept_name}"
+            steps.append(Step((create_sql(target_table) if target_table.matches_plan else like_kept,)))
+        return DdlPlan(tuple(steps))
 
     def plan_creation(self, schema: TableSchema) -> DdlPlan:
         """Plan the creation of a target; the plan is empty if a usable one exists."""
@@ -112,24 +146,21 @@ class ClickHouseSchemaApplier:
         if self._target_state(schema) is not None:
             return DdlPlan()
         views = (create_view_sql(plan),) if has_view(plan, self._scope.options.of(plan.source)) else ()
-        cluster = f" ON CLUSTER {quote_name(plan.storage.cluster)}" if plan.storage.cluster else ""
-        database = f"CREATE DATABASE IF NOT EXISTS {quote_name(plan.database)}{cluster}"
+        database = f"CREATE DATABASE IF NOT EXISTS {quote_name(plan.database)}{plan.on_cluster}"
         return DdlPlan((Step((database, *create_statements(plan), *views)),))
 
     def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> DdlPlan:
-        """Plan the renames of targets after renames of their source tables."""
         pairs = list(moves)
         for old, new in pairs:
             before, after = (replace(self._scope.options.of(schema.name), target="") for schema in (old, new))
             if before != after:
                 return DdlPlan((), f"other choices hold for {new.name} than for {old.name}")
-        places = [(self._target_state(old), place_of(new, self._scope.target, self._scope.options)) for old, new in pairs]
+        places = [(self._target_state(old), target_name(new.name, self._scope.target, self._scope.options)) for old, new in pairs]
         moving = [(table, place) for table, place in places if table is not None]
-        there = self._tables.identities(one for table, place in moving for one in (table.place, place))
+        there = self._tables.identities(one for table, place in moving for one in (table.target_table.place, place))
         return plan_renames(moving, there)
 
     def run_step(self, step: Step) -> None:
-        """Run a step unless it was done."""
         if step.replaces is not None:
             database, table, uuid = step.replaces
             if self._tables.identities([(database, table)]).get((database, table)) != uuid:
@@ -142,25 +173,70 @@ class ClickHouseSchemaApplier:
                     connection.client.command(statement, settings=settings)
 
     def record(self, entries: Iterable[LedgerEntry]) -> None:
-        """Write schema changes to the ledger."""
-        record(OwnTables(self._scope), entries)
+        record_changes(OwnTables(self._scope), entries)
 
     def _target_state(self, schema: TableSchema, *, must_fit: bool = True) -> TargetState | None:
         """Return the target of a table; None if it does not exist. `must_fit`: whether a target that Headrace created for another schema
         is an error."""
         plan = plan_table(schema, self._scope.target, self._scope.options)
-        place, view = (plan.database, plan.table), (plan.database, plan.table + VIEW_SUFFIX)
-        tables, local_tables = self._tables.find([place, view])
-        if place not in tables:
+        found, local_table, viewed = self._find(plan)
+        if found is None:
             return None
         try:
-            target_table = plan_existing_table(plan, tables[place], self._scope.options.of(plan.source), local_tables.get(place))
+            target_table = plan_existing_table(plan, found, self._scope.options.of(plan.source), local_table)
         except DefiniteError as error:
-            if not must_fit and place not in local_tables and is_created_by_headrace(tables[place]):
-                return TargetState(plan, _is_view(tables.get(view)), self._scope.options.cluster)
-            raise DefiniteError(f"{error.message}: it was altered by someone else", place=error.place, hint=error.hint) from error
-        return TargetState(target_table, _is_view(tables.get(view)), self._scope.options.cluster)
+            if must_fit or local_table is not None or not is_created_by_headrace(found):
+                raise DefiniteError(f"{error.message}: it was altered by someone else", place=error.place, hint=error.hint) from error
+            target_table = plan
+        return TargetState(target_table, viewed, self._scope.options.cluster)
+
+    def _find(self, plan: TargetTable) -> tuple[ExistingTable | None, ExistingTable | None, bool]:
+        """Return the existing table, its local table, and whether the view of its current rows exists."""
+        view = (plan.database, plan.table + VIEW_SUFFIX)
+        tables, local_tables = self._tables.find([plan.place, view])
+        return tables.get(plan.place), local_tables.get(plan.place), view in tables and tables[view].kind == "View"
 
 
-def _is_view(table: ExistingTable | None) -> bool:
-    return table is not None and table.kind == "View"
+def plan_renames(tables: Sequence[tuple[TargetState, Place]], there: Mapping[Place, str]) -> DdlPlan:
+    """Plan to rename tables, possibly in a cycle. `there`: the names in use, with their tables' UUIDs."""
+    by_place = {table.target_table.place: table for table, _ in tables}
+    waiting, taken = {table.target_table.place: place for table, place in tables if table.target_table.place != place}, dict(there)
+    clustered = next((table for table in by_place.values() if table.is_clustered), None)
+    if waiting and clustered is not None:
+        raise DefiniteError(
+            f"tables of a cluster are not renamed: {clustered.target_table.source}",
+            place=f"table {clustered.target_table.source}",
+            hint="rename them in ClickHouse, or choose resync for rename_table",
+        )
+    steps = [Step(tuple(view for old in waiting for view in by_place[old].without_view()))] if waiting else []
+    databases = sorted({database for database, _ in waiting.values()} - {database for database, _ in taken})
+    steps += [Step(tuple(f"CREATE DATABASE IF NOT EXISTS {quote_name(database)}" for database in databases))]
+    while waiting:
+        old = next((old for old, new in waiting.items() if new not in taken), None)
+        if old is not None:
+            new = waiting.pop(old)
+            steps.append(Step((f"RENAME TABLE IF EXISTS {qualify(old)} TO {qualify(new)}",)))
+            taken[new] = taken.pop(old)
+            continue
+        ring = next((old for old, new in waiting.items() if new in waiting), None)
+        if ring is None:
+            old, blocked = next(iter(waiting.items()))
+            raise TargetNameTaken(
+                f"a table cannot be renamed to {blocked[0]}.{blocked[1]}: there is another table of that name in the sink",
+                place=f"table {old[0]}.{old[1]}",
+                hint=f"drop or rename {blocked[0]}.{blocked[1]} in ClickHouse, then start again",
+            )
+        old, new = ring, waiting[ring]
+        if not taken[old]:
+            raise DefiniteError(
+                "the sink cannot exchange tables: its database does not tell them apart",
+                place=f"table {old[0]}.{old[1]}",
+                hint="use a database with the Atomic engine, or choose resync for rename_table",
+            )
+        steps.append(Step((f"EXCHANGE TABLES {qualify(old)} AND {qualify(new)}",), (*old, taken[old])))
+        taken[old], taken[new] = taken[new], taken[old]
+        del waiting[old]
+        onward = waiting.pop(new)
+        if onward != old:
+            waiting[old] = onward
+    return DdlPlan(tuple(step for step in steps if step.statements))

@@ -4,7 +4,7 @@ Invariant: every statement of the sink carries the settings of this module. They
 drops a value (defaults for NULLs and missing columns, skipped unknown columns, clipped dates), and they make inserts synchronous: an
 answered insert is stored and visible. A retried insert is safe because tables merge by version. The server's own deduplication is off,
 because it would drop a replay into a table that was truncated in between. Tables that count duplicates are the exception: their blocks
-carry deduplication tokens and use `TOKEN_SETTINGS`. Of a target with several hosts, one that answers is used (see `hosts`); a caller that
+carry deduplication tokens and use `TOKEN_SETTINGS`. Of a target with several hosts, one that answers is used (see `url`); a caller that
 calls `connect` for each operation moves to the next host when one fails.
 """
 
@@ -13,9 +13,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.httputil import get_pool_manager
@@ -23,9 +24,8 @@ from clickhouse_connect.driver.httputil import get_pool_manager
 from headrace.errors import TransientError
 from headrace.sinks.clickhouse.server.bounded_client import BoundedClient, connection_limits
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.hosts import choose_host
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits, limits_query, parse_limits
-from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget, choose_host
 
 # urllib3 warns about connections beyond the pool's size, which is normal with many pipes.
 logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
@@ -76,7 +76,7 @@ class Connection:
         allowed = int(self.client.server_settings["max_partitions_per_insert_block"].value)
         return allowed if allowed == 0 else max(allowed, _LEAST_PARTITIONS)
 
-    def supported(self, settings: dict[str, str]) -> dict[str, str]:
+    def supported(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Return those settings that the server knows; the others belong to other server versions."""
         return {name: value for name, value in settings.items() if name in self.client.server_settings}
 
@@ -117,8 +117,26 @@ def long_running_connection(target: ClickHouseTarget) -> Iterator[Connection]:
         connection.client.close()
 
 
+def fetch_rows(target: ClickHouseTarget, doing: str, sql: str) -> Sequence[Sequence[Any]]:
+    """Return the rows of a query. `doing`: for error messages."""
+    with translate_errors(target, doing):
+        return connect(target).client.query(sql).result_rows
+
+
+def run_statements(target: ClickHouseTarget, doing: str, *statements: str, settings: Mapping[str, str] | None = None) -> None:
+    """Run statements without results, with those of the settings that the server knows."""
+    connection = connect(target)
+    with translate_errors(target, doing):
+        for statement in statements:
+            connection.client.command(statement, settings=connection.supported(settings or {}))
+
+
+def run_long_statement(target: ClickHouseTarget, doing: str, statement: str, settings: Mapping[str, str]) -> None:
+    with long_running_connection(target) as connection, translate_errors(target, doing):
+        connection.client.command(statement, settings=connection.supported(settings))
+
+
 def disconnect(target: ClickHouseTarget) -> None:
-    """Close the process's connections to the target."""
     for index in range(len(target.hosts)):
         with _lock:
             found = _connections.pop((os.getpid(), target.at(index)), None)

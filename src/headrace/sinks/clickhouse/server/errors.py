@@ -22,8 +22,7 @@ from urllib3.exceptions import HTTPError
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.shortage import Shortage, shortage_in, shortage_of
 from headrace.sinks.clickhouse.server.bounded_client import InvalidResponse, ResponseTooLarge
-from headrace.sinks.clickhouse.server.hosts import current_host, record_failure, record_success
-from headrace.sinks.clickhouse.server.url import PASSWORD_VARIABLE, ClickHouseTarget
+from headrace.sinks.clickhouse.server.url import PASSWORD_VARIABLE, ClickHouseTarget, current_host, record_failure, record_success
 
 # Transient error codes of ClickHouse; the numbers never change.
 TRANSIENT_CODES = {
@@ -95,6 +94,7 @@ _HINTS = {
     774: "the table was made read-only; ALTER TABLE ... MODIFY SETTING table_readonly = 0 ends that",
     516: f"check the user and the password in the sink's URL (or {PASSWORD_VARIABLE})",
 }
+_WRONG_PASSWORD: Final = {192, 193, 194, 516}
 _DEFAULT_HINT = "the text above is ClickHouse's own; correct the data, the table or the settings it names, then start again"
 _NOT_CLICKHOUSE: Final = "check that host and port in the sink's URL are those of a ClickHouse server's HTTP interface"
 _SMALLER: Final = (
@@ -175,15 +175,19 @@ def _broken(what: str, place: str) -> DefiniteError:
 
 def _from_server(code: int, text: str, place: str) -> HeadraceError:
     message = f"ClickHouse error {code}: {_shorten(text)}"
+    kind: type[RejectedByServer | ServerBusy] = ServerBusy if code in TRANSIENT_CODES else RejectedByServer
+    hint = _HINTS.get(code, _DEFAULT_HINT if kind is RejectedByServer else "the server is busy or short of something; see its log")
+    short = _shortage(code, text)
     if code == _TOO_MANY_PARTS and _TOO_MANY_PARTITIONS in text:
         # The same code, but waiting does not reduce the number of partitions in a block.
-        return _coded(RejectedByServer, code, message, place, "partition the table more coarsely, or raise max_partitions_per_insert_block")
-    short = _shortage(code, text)
-    if short is not None:
-        return _coded(ServerBusy, code, f"{message}: {short.message}", place, f"on the server: {short.hint}")
-    if code in TRANSIENT_CODES:
-        return _coded(ServerBusy, code, message, place, _HINTS.get(code, "the server is busy or short of something; see its log"))
-    return _coded(RejectedByServer, code, message, place, _HINTS.get(code, _DEFAULT_HINT))
+        kind, hint = RejectedByServer, "partition the table more coarsely, or raise max_partitions_per_insert_block"
+    elif short is not None:
+        kind, message, hint = ServerBusy, f"{message}: {short.message}", f"on the server: {short.hint}"
+    raised = kind(message, place=place, hint=hint)
+    raised.code = code
+    if isinstance(raised, RejectedByServer):
+        raised.wrong_password = code in _WRONG_PASSWORD
+    return raised
 
 
 def _shortage(code: int, text: str) -> Shortage | None:
@@ -193,12 +197,6 @@ def _shortage(code: int, text: str) -> Shortage | None:
     if named is not None:
         return shortage_in(named.group())
     return shortage_in(text) if code in _SYSTEM_CODES else None
-
-
-def _coded(kind: type[RejectedByServer | ServerBusy], code: int, message: str, place: str, hint: str) -> HeadraceError:
-    raised = kind(message, place=place, hint=hint)
-    raised.code = code
-    return raised
 
 
 def _network_error(error: BaseException, target: ClickHouseTarget, place: str, *, has_others: bool) -> HeadraceError | None:

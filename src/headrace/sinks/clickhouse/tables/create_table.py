@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from headrace.errors import DefiniteError
@@ -15,15 +15,7 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.clickhouse.server.identifiers import check_name_lengths, quote_name, quote_text
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, DeleteAs, Deletes, TableOptions, TargetEngine
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
-from headrace.sinks.clickhouse.tables.table_keys import (
-    check_expression,
-    materialize_key,
-    materialize_partition,
-    plain_columns,
-    resolve_expressions,
-    source_columns,
-)
-from headrace.sinks.clickhouse.tables.target_names import target_name
+from headrace.sinks.clickhouse.tables.engine_parser import check_expression, plain_columns, source_columns
 from headrace.sinks.clickhouse.tables.target_table import (
     ComputedColumn,
     EngineFamily,
@@ -32,6 +24,7 @@ from headrace.sinks.clickhouse.tables.target_table import (
     Storage,
     StoredColumn,
     TargetTable,
+    target_name,
 )
 from headrace.sinks.clickhouse.types.type_mapping import OCCURRENCE, ROW, storage_type
 
@@ -51,11 +44,9 @@ _ENGINES: Final = {
     TargetEngine.VERSIONED: (EngineFamily.VERSIONED, "VersionedCollapsingMergeTree"),
     TargetEngine.HISTORY: (EngineFamily.HISTORY, "MergeTree"),
 }
-
-
-def place_of(schema: TableSchema, target: ClickHouseTarget, options: ClickHouseOptions) -> tuple[str, str]:
-    """Target database and table of a source table."""
-    return target_name(schema.name, target, options)
+# MaterializeMySQL divides the range of the key's type into a thousand partitions.
+_CUTS: Final = 1000
+_BITS: Final = {f"{sign}Int{bits}": bits for sign in ("", "U") for bits in (8, 16, 32, 64)}
 
 
 def plan_tables(schemas: Iterable[TableSchema], target: ClickHouseTarget, options: ClickHouseOptions) -> tuple[TargetTable, ...]:
@@ -63,7 +54,7 @@ def plan_tables(schemas: Iterable[TableSchema], target: ClickHouseTarget, option
     target_tables = tuple(plan_table(schema, target, options) for schema in schemas)
     taken: dict[tuple[str, str], TableName] = {}
     for target_table in target_tables:
-        other = taken.setdefault((target_table.database, target_table.table), target_table.source)
+        other = taken.setdefault(target_table.place, target_table.source)
         if other != target_table.source:
             raise DefiniteError(
                 f"{other} and {target_table.source} would both be written to {target_table.full_name}",
@@ -74,9 +65,8 @@ def plan_tables(schemas: Iterable[TableSchema], target: ClickHouseTarget, option
 
 
 def plan_table(schema: TableSchema, target: ClickHouseTarget, options: ClickHouseOptions) -> TargetTable:
-    """Plan the table that Headrace would create for a schema."""
     chosen = options.of(schema.name)
-    database, table = place_of(schema, target, options)
+    database, table = target_name(schema.name, target, options)
     check_name_lengths(database, table + (LOCAL_SUFFIX if options.cluster else ""))
     family, engine = _ENGINES[chosen.engine]
     columns = plan_columns(schema, chosen)
@@ -103,7 +93,12 @@ def plan_table(schema: TableSchema, target: ClickHouseTarget, options: ClickHous
         (options.replica_path, options.replica_name) if options.cluster and options.replica_path else (),
         shard_by,
         _additions(schema, columns, chosen),
-        tuple(pair for pair in _clauses(chosen) if pair[1]),
+        # In the order that ClickHouse expects between ORDER BY and SETTINGS.
+        tuple(
+            (clause, text)
+            for clause, text in (("PRIMARY KEY", chosen.primary_key), ("SAMPLE BY", chosen.sample_by), ("TTL", chosen.ttl))
+            if text
+        ),
     )
     _check_sort_key(schema, family, columns, storage)
     depends = source_columns((*sort_key, partition_by, shard_by), columns, {})
@@ -235,6 +230,43 @@ def _check_sort_key(schema: TableSchema, family: EngineFamily, columns: tuple[St
             )
 
 
+def materialize_key(schema: TableSchema) -> tuple[str, ...]:
+    """Return MaterializeMySQL's sort key: indexed columns first, auto-increment columns last, each column once."""
+    primary = schema.row_key
+    keys = [name for index in schema.indexes if not index.unique for name in index.columns]
+    unique = [name for index in schema.indexes if index.unique for name in index.columns]
+    carried = {column.name for column in schema.columns}
+    counting = {column.name for column in schema.columns if column.auto_increment}
+    ranked = (
+        *(name for name in (*primary, *keys, *unique) if name not in counting),
+        *(name for name in (*keys, *unique, *primary) if name in counting),
+    )
+    return tuple(dict.fromkeys(name for name in ranked if name in carried))
+
+
+def materialize_partition(key: Iterable[StoredColumn]) -> str:
+    """Return MaterializeMySQL's partition key: the month of a date in the key, else a thousandth of the range of its narrowest integer."""
+    narrowest: tuple[int, StoredColumn] | None = None
+    for column in key:
+        if column.type.startswith(("Date", "DateTime")):
+            return f"toYYYYMM({quote_name(column.name)})"
+        bits = _BITS.get(column.type)
+        if bits is not None and (narrowest is None or bits < narrowest[0]):
+            narrowest = (bits, column)
+    if narrowest is None:
+        return ""
+    bits, column = narrowest
+    step = ((1 << bits) - 1) // _CUTS
+    return f"intDiv({quote_name(column.name)}, {step})" if step else quote_name(column.name)
+
+
+def resolve_expressions(given: Sequence[str], columns: Iterable[StoredColumn]) -> tuple[str, ...]:
+    """Return the user's key expressions as SQL; a source or target column name is quoted."""
+    names = {column.source.name: column.name for column in columns}
+    names.update({column.name: column.name for column in columns})
+    return tuple(quote_name(names[one]) if one in names else one for one in given)
+
+
 def _partition(schema: TableSchema, columns: tuple[StoredColumn, ...], options: TableOptions) -> str:
     if options.partition_by == "primary":
         key = [column for name in schema.row_key for column in columns if column.source.name == name]
@@ -254,11 +286,6 @@ def _additions(schema: TableSchema, columns: tuple[StoredColumn, ...], options: 
         )
     columns_sql = [f"{quote_name(name)} {text}" for name, text in options.extra_columns]
     return (*columns_sql, *(f"INDEX {quote_name(name)} {text}" for name, text in options.indexes))
-
-
-def _clauses(options: TableOptions) -> tuple[tuple[str, str], ...]:
-    """Return optional clauses in the order that ClickHouse expects between ORDER BY and SETTINGS."""
-    return ("PRIMARY KEY", options.primary_key), ("SAMPLE BY", options.sample_by), ("TTL", options.ttl)
 
 
 def _shard_key(columns: tuple[StoredColumn, ...], schema: TableSchema, options: TableOptions) -> str:
@@ -288,22 +315,14 @@ def create_statements(target_table: TargetTable) -> tuple[str, ...]:
     made = create_sql(target_table)
     if target_table.local_table is None:
         return (made,)
-    local = ".".join(map(quote_name, target_table.local_table))
-    cluster = target_table.storage.cluster
-    places = ", ".join(quote_text(part) for part in (cluster, *target_table.local_table))
-    over = (
-        f"CREATE TABLE IF NOT EXISTS {target_table.qualified} ON CLUSTER {quote_name(cluster)} AS {local} "
-        f"ENGINE = Distributed({places}, {target_table.storage.shard_by})"
-    )
-    return made, over
+    over = f"CREATE TABLE IF NOT EXISTS {target_table.qualified}{target_table.on_cluster} AS {target_table.storage_name}"
+    return made, f"{over} ENGINE = {distributed_engine_sql(target_table)}"
 
 
 def create_sql(target_table: TargetTable) -> str:
     """Return CREATE TABLE IF NOT EXISTS for the table that stores the rows."""
     storage = target_table.storage
     _check_own_names(target_table)
-    held = target_table.qualified if target_table.local_table is None else ".".join(map(quote_name, target_table.local_table))
-    cluster = f" ON CLUSTER {quote_name(storage.cluster)}" if storage.cluster else ""
     defined = [define_column(column) for column in target_table.columns]
     defined += [_define_metadata_column(mark) for mark in target_table.metadata_columns]
     defined += [f"{quote_name(one.name)} {one.type} MATERIALIZED {one.expression}" for one in storage.computed]
@@ -314,10 +333,14 @@ def create_sql(target_table: TargetTable) -> str:
     clauses.append(f"ORDER BY ({', '.join(storage.sort_key)})" if storage.sort_key else "ORDER BY tuple()")
     clauses += [f"{word} {text}" for word, text in storage.clauses]
     if storage.settings:
-        clauses.append("SETTINGS " + ", ".join(f"{name} = {_setting(value)}" for name, value in storage.settings))
+        clauses.append(
+            "SETTINGS "
+            + ", ".join(f"{name} = {value if _NUMBER.fullmatch(value) else quote_text(value)}" for name, value in storage.settings)
+        )
     if target_table.schema.comment:
         clauses.append(f"COMMENT {quote_text(target_table.schema.comment)}")
-    return f"CREATE TABLE IF NOT EXISTS {held}{cluster} ({', '.join(defined)}) {' '.join(clauses)}"
+    table = f"{target_table.storage_name}{target_table.on_cluster}"
+    return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(defined)}) {' '.join(clauses)}"
 
 
 def _check_own_names(target_table: TargetTable) -> None:
@@ -333,7 +356,6 @@ def _check_own_names(target_table: TargetTable) -> None:
 
 
 def define_column(column: StoredColumn) -> str:
-    """Return the column definition for CREATE TABLE and ADD COLUMN."""
     comment = f" COMMENT {quote_text(column.comment)}" if column.comment else ""
     codec = f" CODEC({column.codec})" if column.codec else ""
     ttl = f" TTL {column.ttl}" if column.ttl else ""
@@ -351,6 +373,12 @@ def hidden_default(role: MetadataRole) -> str:
     return "1" if role is MetadataRole.SIGN else "0"
 
 
+def distributed_engine_sql(target_table: TargetTable) -> str:
+    assert target_table.local_table is not None
+    places = ", ".join(map(quote_text, (target_table.storage.cluster, *target_table.local_table)))
+    return f"Distributed({places}, {target_table.storage.shard_by})"
+
+
 def engine_sql(storage: Storage) -> str:
     words = [quote_text(part) for part in storage.replica] + [quote_name(name) for name in storage.arguments]
     name = f"Replicated{storage.engine}" if storage.cluster else storage.engine
@@ -360,16 +388,10 @@ def engine_sql(storage: Storage) -> str:
 def extend_dedup_window_sql(target_table: TargetTable) -> str:
     """Return the ALTER that makes an existing replicated table keep deduplication tokens for at least a week; empty if it does.
 
-    The number of tokens is handled in `write.dedup_window`.
+    The number of tokens is handled in `write.deduplication`.
     """
     name = "replicated_deduplication_window_seconds"
     known = int(dict(target_table.storage.settings).get(name, "0"))
     if not target_table.storage.replication or not target_table.needs_ordered_writes or known >= _MIN_WINDOW_S:
         return ""
-    held = target_table.qualified if target_table.local_table is None else ".".join(map(quote_name, target_table.local_table))
-    cluster = f" ON CLUSTER {quote_name(target_table.storage.cluster)}" if target_table.storage.cluster else ""
-    return f"ALTER TABLE {held}{cluster} MODIFY SETTING {name} = {_REPLICATED_WINDOW[name]}"
-
-
-def _setting(value: str) -> str:
-    return value if _NUMBER.fullmatch(value) else quote_text(value)
+    return f"ALTER TABLE {target_table.storage_name}{target_table.on_cluster} MODIFY SETTING {name} = {_REPLICATED_WINDOW[name]}"

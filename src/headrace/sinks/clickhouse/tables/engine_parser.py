@@ -2,15 +2,22 @@
 
 Pure text in, frozen values out. `existing_table` decides whether an engine is supported. Text that cannot be parsed raises
 `EngineParseError`; nothing is guessed.
+
+Invariant: a key expression depends on the row alone, so all images of a row with equal values have equal keys. If an update changes a key,
+the row is deleted under the old key and inserted under the new one: `TargetTable.key_dependencies` lists the columns that can cause it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from headrace.clickhouse_lexer import Token, TokenKind, content_of, tokenize
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.sinks.clickhouse.tables.target_table import StoredColumn
 
 _REPLICATING: Final = ("Replicated", "Shared")
 # Functions whose value does not depend on the row alone: two images of one row would get different keys.
@@ -29,8 +36,6 @@ class EngineParseError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class EngineArgument:
-    """One engine argument: a column name, a literal, or an expression."""
-
     sql: str
     name: str | None = None
     """Set if the argument is a single identifier."""
@@ -66,8 +71,6 @@ class TableEngine:
 
 @dataclass(frozen=True, slots=True)
 class DistributedEngine:
-    """The arguments of a Distributed table."""
-
     cluster: str
     database: str
     table: str
@@ -97,7 +100,6 @@ def parse_engine(described: str) -> TableEngine:
 
 
 def parse_distribution(engine: TableEngine) -> DistributedEngine:
-    """Parse the arguments of a Distributed table."""
     if engine.name != "Distributed" or not 3 <= len(engine.arguments) <= 5:
         raise EngineParseError(engine.full_name)
     places = [argument.text if argument.text is not None else argument.name for argument in engine.arguments[:3]]
@@ -135,6 +137,45 @@ def referenced_names(expression: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(content_of(token) for at, token in enumerate(tokens) if _is_column(tokens, at)))
 
 
+def check_expression(name: TableName, what: str, expression: str) -> None:
+    """Raise `DefiniteError` if an expression does not depend on the row alone."""
+    try:
+        nondeterministic = nondeterministic_function(expression)
+    except EngineParseError as error:
+        raise DefiniteError(
+            f"the {what} {expression} is not SQL: a quote is not closed", place=f"table {name}", hint="correct it in the settings"
+        ) from error
+    if nondeterministic:
+        raise DefiniteError(
+            f"the {what} {expression} is not decided by the row: {nondeterministic}() gives another value each time, and a deletion"
+            " would not find its row",
+            place=f"table {name}",
+            hint=f"make the {what} of columns of the row, such as cityHash64 of its key",
+        )
+
+
+def source_columns(needed: Iterable[str], columns: Iterable[StoredColumn], computed: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the source columns on which expressions depend, also through computed columns."""
+    stored = {column.name: column.source.name for column in columns}
+    found: dict[str, None] = {}
+    waiting, seen = [name for expression in needed for name in referenced_names(expression)], set[str]()
+    while waiting:
+        name = waiting.pop(0)
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in stored:
+            found[stored[name]] = None
+        elif name in computed:
+            waiting += referenced_names(computed[name])
+    return tuple(found)
+
+
+def plain_columns(key: Iterable[str]) -> frozenset[str]:
+    """Return the columns that stand in a key unchanged."""
+    return frozenset(name for name in map(single_column, key) if name is not None)
+
+
 def nondeterministic_function(expression: str) -> str | None:
     """Return the first function call whose value does not depend on the row alone."""
     tokens = parse_tokens(expression)
@@ -164,26 +205,29 @@ def _is_column(tokens: list[Token[str]], at: int) -> bool:
 
 def _closing(tokens: list[Token[str]], at: int, sql: str) -> int:
     """Return the index of the bracket that closes the one at `at`."""
-    depth = 0
-    for index in range(at, len(tokens)):
-        if tokens[index].kind is TokenKind.SIGN:
-            depth += (tokens[index].value in "([{") - (tokens[index].value in ")]}")
-            if not depth:
-                return index
+    for index, (_, depth) in enumerate(_with_depth(tokens[at:]), at):
+        if not depth:
+            return index
     raise EngineParseError(sql)
+
+
+def _with_depth(tokens: list[Token[str]]) -> Iterator[tuple[Token[str], int]]:
+    """Yield each token with the number of brackets that are open after it."""
+    depth = 0
+    for token in tokens:
+        if token.kind is TokenKind.SIGN:
+            depth += (token.value in "([{") - (token.value in ")]}")
+        yield token, depth
 
 
 def _split(tokens: list[Token[str]]) -> list[list[Token[str]]]:
     """Split at commas outside of brackets."""
     parts: list[list[Token[str]]] = [[]]
-    depth = 0
-    for token in tokens:
-        if token.kind is TokenKind.SIGN:
-            depth += (token.value in "([{") - (token.value in ")]}")
-            if token.value == "," and not depth:
-                parts.append([])
-                continue
-        parts[-1].append(token)
+    for token, depth in _with_depth(tokens):
+        if token.kind is TokenKind.SIGN and token.value == "," and not depth:
+            parts.append([])
+        else:
+            parts[-1].append(token)
     return [part for part in parts if part]
 
 
@@ -197,11 +241,8 @@ def _argument(part: list[Token[str]], sql: str) -> EngineArgument:
 
 def _settings(tokens: list[Token[str]], sql: str) -> tuple[tuple[str, str], ...]:
     """Parse the SETTINGS clause outside of brackets; values come unquoted."""
-    depth = 0
-    for at, token in enumerate(tokens):
-        if token.kind is TokenKind.SIGN:
-            depth += (token.value in "([{") - (token.value in ")]}")
-        elif token.upper == "SETTINGS" and not depth:
+    for at, (token, depth) in enumerate(_with_depth(tokens)):
+        if token.kind is not TokenKind.SIGN and token.upper == "SETTINGS" and not depth:
             parts = [part for part in _split(tokens[at + 1 :]) if len(part) >= 3 and part[1].value == "="]
             return tuple((content_of(part[0]), _setting_value(part[2:], sql)) for part in parts)
     return ()

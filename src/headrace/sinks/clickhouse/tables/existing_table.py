@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.server.options import Deletes, MissingColumns, TableOptions
 from headrace.sinks.clickhouse.tables.create_table import VERSION_COLUMN_COMMENT
-from headrace.sinks.clickhouse.tables.engine_parser import nondeterministic_function, split_key
-from headrace.sinks.clickhouse.tables.metadata_discovery import find_metadata_columns, missing_metadata_columns
+from headrace.sinks.clickhouse.tables.engine_parser import nondeterministic_function, plain_columns, source_columns, split_key
+from headrace.sinks.clickhouse.tables.metadata_columns import find_metadata_columns, missing_metadata_columns
 from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable
 from headrace.sinks.clickhouse.tables.table_inspection import START_OVER, InspectedTable
-from headrace.sinks.clickhouse.tables.table_keys import plain_columns, source_columns
 from headrace.sinks.clickhouse.tables.target_table import ComputedColumn, EngineFamily, MetadataColumn, Storage, StoredColumn, TargetTable
 from headrace.sinks.clickhouse.types.codec_registry import type_mismatch
 from headrace.sinks.clickhouse.types.type_mapping import DELETED, OCCURRENCE, ROW
+from headrace.sinks.clickhouse.types.type_names import is_nullable
 
 
 def plan_existing_table(
@@ -49,8 +49,6 @@ def is_created_by_headrace(table: ExistingTable) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ColumnAdditions:
-    """Columns that an existing table lacks."""
-
     columns: tuple[ExistingColumn, ...] = ()
 
     def apply_to(self, found: ExistingTable) -> ExistingTable:
@@ -74,7 +72,7 @@ class _ExistingTablePlanner(InspectedTable):
                 )
 
     def target_table(self) -> TargetTable:
-        columns = self._columns()
+        columns = tuple(self._stored_column(column) for column in self.plan.columns)
         metadata_columns = find_metadata_columns(self)
         self._check_other_columns(columns, metadata_columns)
         self._check_computed_columns(metadata_columns)
@@ -91,7 +89,7 @@ class _ExistingTablePlanner(InspectedTable):
             self.local_table_name() if self.is_distributed else None,
             self.options.deletes == Deletes.IGNORE,
             self._storage(metadata_columns),
-            self._final_hides_deleted(),
+            self.family is EngineFamily.REPLACING and self.argument(1) is not None,
             any(column.in_partition_key and not column.in_sort_key for column in self.table.columns),
             is_created_by_headrace(self.table),
         )
@@ -99,14 +97,10 @@ class _ExistingTablePlanner(InspectedTable):
 
     def missing(self) -> ColumnAdditions:
         """Return the source columns and metadata columns that the table lacks."""
-        plan = self.plan
-        wanted = [ExistingColumn(column.name, column.type) for column in plan.columns] + missing_metadata_columns(self)
+        wanted = [ExistingColumn(column.name, column.type) for column in self.plan.columns] + missing_metadata_columns(self)
         tables = (self.found, self.table) if self.is_distributed else (self.found,)
         columns = [column for column in wanted if any(table.column(column.name) is None for table in tables)]
         return ColumnAdditions(tuple(columns))
-
-    def _columns(self) -> tuple[StoredColumn, ...]:
-        return tuple(self._stored_column(column) for column in self.plan.columns)
 
     def _stored_column(self, column: StoredColumn) -> StoredColumn:
         found = self.column(column.name)
@@ -129,7 +123,7 @@ class _ExistingTablePlanner(InspectedTable):
         """Columns that Headrace does not write need a default or must be Nullable."""
         ours = {column.name for column in columns} | {mark.name for mark in metadata_columns}
         for column in self.table.columns:
-            if column.name not in ours and not column.default_kind and not _may_be_null(column.type):
+            if column.name not in ours and not column.default_kind and not is_nullable(column.type):
                 raise self.mismatch(
                     f"it has a column {column.name} {column.type} that the source has not, without a default and without NULLs",
                     f"give it a DEFAULT, make it Nullable, or map a source's column to it by `rename`; or {START_OVER}",
@@ -203,9 +197,6 @@ class _ExistingTablePlanner(InspectedTable):
             replication=self.engine.replication,
         )
 
-    def _final_hides_deleted(self) -> bool:
-        return self.family is EngineFamily.REPLACING and self.argument(1) is not None
-
     def _matches_plan(self, found: TargetTable) -> bool:
         """Whether the table equals the one that Headrace would create, except for columns with defaults."""
         plan, ours = self.plan, {column.name for column in self.table.columns if column.default_kind}
@@ -223,7 +214,3 @@ class _ExistingTablePlanner(InspectedTable):
 def _normalized(key: tuple[str, ...]) -> list[str]:
     """Drop backticks and spaces, which the server may render differently."""
     return [one.replace("`", "").replace(" ", "") for one in key]
-
-
-def _may_be_null(kind: str) -> bool:
-    return kind.startswith(("Nullable(", "LowCardinality(Nullable("))

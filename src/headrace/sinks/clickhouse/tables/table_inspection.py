@@ -5,11 +5,10 @@ Invariant: an `InspectedTable` has a supported engine. Every mismatch raises the
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Final
 
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.server.identifiers import quote_name
+from headrace.sinks.clickhouse.server.identifiers import qualify
 from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.tables.engine_parser import (
     EngineParseError,
@@ -72,8 +71,6 @@ def engine_family(table: ExistingTable) -> EngineFamily | None:
 
 
 class InspectedTable:
-    """An existing table, inspected for one source table."""
-
     def __init__(self, plan: TargetTable, found: ExistingTable, options: TableOptions, local_table: ExistingTable | None) -> None:
         self.plan, self.found, self.options = plan, found, options
         self.shard_by = ""
@@ -84,7 +81,13 @@ class InspectedTable:
             self.table, self.engine = held, self._parsed(held)
         else:
             self.table, self.engine = found, engine
-        self.family = self._family()
+        family = _FAMILIES.get(self.engine.name)
+        if family is None:
+            reason = _UNFIT.get(self.engine.name, "Headrace does not know")
+            raise self.mismatch(f"its engine is {self.engine.full_name}, which {reason}", _HINTS.get(self.engine.name, MAKE_OTHER))
+        if any(argument.name is None and not argument.sql.startswith("(") for argument in self.engine.arguments):
+            raise self.mismatch(f"its engine {self.engine.full_name} has arguments in the old way, before ORDER BY was written", MAKE_OTHER)
+        self.family = family
 
     def _parsed(self, table: ExistingTable) -> TableEngine:
         if not table.engine:
@@ -129,16 +132,7 @@ class InspectedTable:
         return over.database or self.plan.database, over.table
 
     def local_table_sql(self) -> str:
-        return ".".join(map(quote_name, self.local_table_name())) if self.is_distributed else self.plan.qualified
-
-    def _family(self) -> EngineFamily:
-        family = _FAMILIES.get(self.engine.name)
-        if family is None:
-            reason = _UNFIT.get(self.engine.name, "Headrace does not know")
-            raise self.mismatch(f"its engine is {self.engine.full_name}, which {reason}", _HINTS.get(self.engine.name, MAKE_OTHER))
-        if any(argument.name is None and not argument.sql.startswith("(") for argument in self.engine.arguments):
-            raise self.mismatch(f"its engine {self.engine.full_name} has arguments in the old way, before ORDER BY was written", MAKE_OTHER)
-        return family
+        return qualify(self.local_table_name()) if self.is_distributed else self.plan.qualified
 
     def argument(self, place: int) -> str | None:
         names = self.engine.names or ()
@@ -167,11 +161,9 @@ class InspectedTable:
     def is_source_column(self, name: str) -> bool:
         return any(column.name == name for column in self.plan.columns)
 
-    @cached_property
-    def _name(self) -> str:
-        return f"{self.plan.full_name}"
-
     def mismatch(self, difference: str, hint: str) -> DefiniteError:
         return DefiniteError(
-            f"the table {self._name} is there, but is not what Headrace needs: {difference}", place=f"table {self.plan.source}", hint=hint
+            f"the table {self.plan.full_name} is there, but is not what Headrace needs: {difference}",
+            place=f"table {self.plan.source}",
+            hint=hint,
         )

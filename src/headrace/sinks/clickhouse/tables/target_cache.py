@@ -1,7 +1,7 @@
 """Resolves the target table of a source table: read from the server once per process, then cached.
 
-An existing table decides; where there is none, the result is the table that Headrace would create. The cache holds until the driver alters
-target tables, which gives the sink another `generation`.
+An existing table decides; where there is none, the result is the table that Headrace would create. A cached table is valid until the driver
+alters it: the sink's scope then says that this table, or all of them, must be read again.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.clickhouse.server.client import connect
-from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.create_table import plan_table
@@ -22,36 +21,99 @@ from headrace.sinks.clickhouse.tables.existing_table import plan_existing_table
 from headrace.sinks.clickhouse.tables.system_tables import find_with_local_tables
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
 
+_MOST_ALTERED: Final = 100
+"""Tasks carry the names of altered tables: with more, every table counts as altered."""
+_MOST_SCHEMAS: Final = 4
+"""How many schemas of one table are cached: a resync may read by an older one meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheValidity:
+    """Which cached tables are valid. Picklable."""
+
+    generation: int = 0
+    """Rises with every change of target tables by the driver."""
+    all_altered: int = 0
+    """The generation in which all tables may have been altered."""
+    altered: tuple[tuple[TableName, int], ...] = ()
+    """Tables that were altered since, each with the last such generation."""
+
+    def after_change(self, names: Iterable[TableName] | None) -> Self:
+        """Return the validity after these tables were altered; None: any of them."""
+        now = self.generation + 1
+        altered = {} if names is None else {**dict(self.altered), **dict.fromkeys(names, now)}
+        if names is None or len(altered) > _MOST_ALTERED:
+            return replace(self, generation=now, all_altered=now, altered=())
+        return replace(self, generation=now, altered=tuple(altered.items()))
+
+
+ALL_VALID: Final = CacheValidity()
+
 
 @dataclass(frozen=True, slots=True)
 class TargetScope:
-    """Server, options and cache generation of a sink. Picklable."""
+    """Server and options of a sink, and which cached tables are valid. Picklable."""
 
     target: ClickHouseTarget
     options: ClickHouseOptions
-    generation: int = 0
+    validity: CacheValidity = ALL_VALID
 
 
-_known: dict[tuple[int, TargetScope], dict[TableSchema, TargetTable]] = {}
+@dataclass(frozen=True, slots=True)
+class _CachedTable:
+    generation: int
+    """The generation in which it was read."""
+    table: TargetTable
+
+
+@dataclass(slots=True)
+class _Cache:
+    """The target tables of one server by one set of options. Thread-safe."""
+
+    tables: dict[TableName, dict[TableSchema, _CachedTable]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def find(self, scope: TargetScope, schemas: Iterable[TableSchema]) -> dict[TableSchema, TargetTable]:
+        """Return the valid tables of these schemas."""
+        validity, found = scope.validity, {}
+        altered = dict(validity.altered)
+        with self.lock:
+            for schema in schemas:
+                cached = self.tables.get(schema.name, {}).get(schema)
+                if cached is not None and cached.generation >= altered.get(schema.name, validity.all_altered):
+                    found[schema] = cached.table
+        return found
+
+    def store(self, scope: TargetScope, tables: Mapping[TableSchema, TargetTable]) -> None:
+        with self.lock:
+            for schema, table in tables.items():
+                known = self.tables.setdefault(schema.name, {})
+                known.pop(schema, None)
+                known[schema] = _CachedTable(scope.validity.generation, table)
+                if len(known) > _MOST_SCHEMAS:
+                    del known[next(iter(known))]
+
+
+_caches: dict[tuple[int, ClickHouseTarget, ClickHouseOptions], _Cache] = {}
 _lock = threading.Lock()
+
+
+def _cache_of(scope: TargetScope) -> _Cache:
+    # A forked worker must not use its parent's cache, which may be stale.
+    with _lock:
+        return _caches.setdefault((os.getpid(), scope.target, scope.options), _Cache())
 
 
 def resolve_tables(scope: TargetScope, schemas: Iterable[TableSchema]) -> Mapping[TableName, TargetTable]:
     """Return the target tables of schemas, cached where possible; raise `DefiniteError` for a table that cannot be used."""
-    wanted = tuple(schemas)
-    # A forked worker must not use its parent's cache, which may be stale.
-    key = (os.getpid(), scope)
-    with _lock:
-        if key not in _known:
-            for old in [one for one in _known if one[1].target == scope.target and one[1].generation < scope.generation]:
-                del _known[old]
-        known = _known.setdefault(key, {})
-        missing = [schema for schema in wanted if schema not in known]
+    wanted, cache = tuple(schemas), _cache_of(scope)
+    found = cache.find(scope, wanted)
+    missing = [schema for schema in wanted if schema not in found]
     if missing:
-        found = read_target_tables(scope, missing)
-        with _lock:
-            known.update(zip(missing, found, strict=True))
-    return {schema.name: known[schema] for schema in wanted}
+        read = dict(zip(missing, read_target_tables(scope, missing), strict=True))
+        cache.store(scope, read)
+        found |= read
+    return {schema.name: found[schema] for schema in wanted}
 
 
 def resolve_table(scope: TargetScope, schema: TableSchema, prefetch: Iterable[TableSchema] = ()) -> TargetTable:
@@ -59,31 +121,30 @@ def resolve_table(scope: TargetScope, schema: TableSchema, prefetch: Iterable[Ta
 
     A schema in `prefetch` may be stale because its table was altered since; that does not fail this table.
     """
-    with _lock:
-        known = _known.get((os.getpid(), scope), {}).get(schema)
-    if known is not None:
-        return known
+    known = _cache_of(scope).find(scope, (schema,))
+    if known:
+        return known[schema]
     try:
         return resolve_tables(scope, dict.fromkeys((*prefetch, schema)))[schema.name]
     except DefiniteError:
         return resolve_tables(scope, (schema,))[schema.name]
 
 
+def refresh_tables(scope: TargetScope, schemas: Iterable[TableSchema]) -> list[TargetTable]:
+    """Read the target tables of schemas from the server, and cache them."""
+    wanted = tuple(schemas)
+    tables = read_target_tables(scope, wanted)
+    _cache_of(scope).store(scope, dict(zip(wanted, tables, strict=True)))
+    return tables
+
+
 def read_target_tables(scope: TargetScope, schemas: Iterable[TableSchema]) -> list[TargetTable]:
     """Return the target tables of schemas as the server has them now."""
     planned = [plan_table(schema, scope.target, scope.options) for schema in schemas]
-    connection = connect(scope.target)
-    with translate_errors(scope.target, "looking at tables"):
-        there, local_tables = find_with_local_tables(connection, ((target_table.database, target_table.table) for target_table in planned))
-    found = (
-        (
-            target_table,
-            there.get((target_table.database, target_table.table)),
-            local_tables.get((target_table.database, target_table.table)),
-        )
-        for target_table in planned
-    )
+    found, local_tables = find_with_local_tables(scope.target, (plan.place for plan in planned))
     return [
-        target_table if table is None else plan_existing_table(target_table, table, scope.options.of(target_table.source), local_table)
-        for target_table, table, local_table in found
+        plan_existing_table(plan, found[plan.place], scope.options.of(plan.source), local_tables.get(plan.place))
+        if plan.place in found
+        else plan
+        for plan in planned
     ]

@@ -11,11 +11,17 @@ from enum import StrEnum
 from typing import Final
 
 from headrace.model.schema import Column, TableName, TableSchema
-from headrace.sinks.clickhouse.server.identifiers import quote_name
+from headrace.sinks.clickhouse.server.identifiers import on_cluster, qualify
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 
 VIEW_SUFFIX = "_current"
 INSERT_HIDDEN: Final = {"insert_allow_materialized_columns": "1"}
 """Setting of an INSERT that names hidden columns."""
+
+
+Place = tuple[str, str]
+"""Database and table."""
 
 
 class EngineFamily(StrEnum):
@@ -78,8 +84,6 @@ class StoredColumn:
 
 @dataclass(frozen=True, slots=True)
 class ComputedColumn:
-    """A MATERIALIZED column."""
-
     name: str
     type: str
     expression: str
@@ -125,7 +129,7 @@ class TargetTable:
     """Source columns whose change moves a row to another key: the row key, and all columns that sort, partition and shard key read."""
     matches_plan: bool = True
     """Whether the table equals the one that Headrace would create."""
-    local_table: tuple[str, str] | None = None
+    local_table: Place | None = None
     """Of a Distributed table: the local table that stores the rows."""
     ignores_deletes: bool = False
     storage: Storage = Storage()
@@ -146,9 +150,27 @@ class TargetTable:
         return f"{self.database}.{self.table}"
 
     @property
+    def place(self) -> Place:
+        return self.database, self.table
+
+    @property
     def qualified(self) -> str:
         """The quoted name, for SQL."""
-        return f"{quote_name(self.database)}.{quote_name(self.table)}"
+        return qualify(self.place)
+
+    @property
+    def storage_place(self) -> Place:
+        """Database and table that store the rows: below a Distributed table, its local table."""
+        return self.local_table or self.place
+
+    @property
+    def storage_name(self) -> str:
+        """The quoted name of the table that stores the rows."""
+        return qualify(self.storage_place)
+
+    @property
+    def on_cluster(self) -> str:
+        return on_cluster(self.storage.cluster)
 
     @property
     def has_key(self) -> bool:
@@ -199,11 +221,22 @@ class TargetTable:
     @property
     def view(self) -> str:
         """Name of the view that shows the source's rows, if there is one."""
-        return f"{quote_name(self.database)}.{quote_name(self.table + VIEW_SUFFIX)}"
+        return qualify((self.database, self.table + VIEW_SUFFIX))
 
     def metadata_column(self, role: MetadataRole) -> MetadataColumn | None:
         return next((metadata_column for metadata_column in self.metadata_columns if metadata_column.role is role), None)
 
     def stored_column(self, name: str) -> StoredColumn:
-        """Return the target column of a source column."""
         return next(column for column in self.columns if column.source.name == name)
+
+
+def target_name(name: TableName, target: ClickHouseTarget, options: ClickHouseOptions) -> Place:
+    """Return the target of a source table; sends no request."""
+    chosen = options.of(name)
+    before, _, table = chosen.target.rpartition(".")
+    database = before or chosen.database or target.database or name.database
+    return (_filled(database, name) if before or chosen.database else database), _filled(table, name) if table else name.table
+
+
+def _filled(pattern: str, name: TableName) -> str:
+    return pattern.replace("{database}", name.database).replace("{table}", name.table)

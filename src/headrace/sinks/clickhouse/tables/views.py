@@ -45,9 +45,7 @@ def current_rows_sql(target_table: TargetTable, *, versions: bool = False) -> st
 
 
 def create_view_sql(target_table: TargetTable) -> str:
-    """Return the statement that creates the view of the current rows."""
-    cluster = f" ON CLUSTER {quote_name(target_table.storage.cluster)}" if target_table.storage.cluster else ""
-    return f"CREATE VIEW IF NOT EXISTS {target_table.view}{cluster} AS {current_rows_sql(target_table)}"
+    return f"CREATE VIEW IF NOT EXISTS {target_table.view}{target_table.on_cluster} AS {current_rows_sql(target_table)}"
 
 
 def live_condition(target_table: TargetTable) -> str:
@@ -68,9 +66,8 @@ def row_policy_sql(target_table: TargetTable) -> str:
     condition = live_condition(target_table)
     if not condition or target_table.family is EngineFamily.HISTORY or not target_table.has_key:
         return ""
-    held = target_table.qualified if target_table.local_table is None else ".".join(map(quote_name, target_table.local_table))
-    cluster = f" ON CLUSTER {quote_name(target_table.storage.cluster)}" if target_table.storage.cluster else ""
-    return f"CREATE ROW POLICY IF NOT EXISTS {quote_name('headrace_live')}{cluster} ON {held} USING {condition} TO ALL"
+    named = f"{quote_name('headrace_live')}{target_table.on_cluster}"
+    return f"CREATE ROW POLICY IF NOT EXISTS {named} ON {target_table.storage_name} USING {condition} TO ALL"
 
 
 def _is_final_enough(target_table: TargetTable) -> bool:

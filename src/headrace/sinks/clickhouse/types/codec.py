@@ -2,7 +2,8 @@
 
 Invariant: a value that passes a codec's checks and recoding is stored unchanged and is read back equal (where a type stores less than the
 source has, `loses` says what). A recoding is strict: it raises `pa.ArrowInvalid` for a value that the type cannot hold. Everything works on
-whole columns.
+whole columns. Servers differ in the years that their date and time types represent, and silently clip the rest, so `ServerLimits` is
+measured on the server in use.
 """
 
 from __future__ import annotations

@@ -48,25 +48,25 @@ def _own_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Colu
     """Return the codec of the column's form; a text tells why the type is rejected, None that the form has no codec for it."""
     match column.form:
         case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS:
-            return integer_codec(column, stored, limits)
+            return integer_codec(column, stored)
         case ValueForm.FLOAT:
-            return float_codec(column, stored, limits)
+            return float_codec(column, stored)
         case ValueForm.DECIMAL:
-            return decimal_codec(column, stored, limits)
+            return decimal_codec(column, stored)
         case ValueForm.TEXT | ValueForm.JSON:
-            return text_codec(column, stored, limits)
+            return text_codec(column, stored)
         case ValueForm.MEMBERS:
-            return enum_or_set_codec(column, stored, limits)
+            return enum_or_set_codec(column, stored)
         case ValueForm.BYTES:
-            return bytes_codec(column, stored, limits)
+            return bytes_codec(column, stored)
         case ValueForm.FIXED_BYTES:
-            return fixed_bytes_codec(column, stored, limits)
+            return fixed_bytes_codec(column, stored)
         case ValueForm.GEOMETRY:
-            return geometry_codec(column, stored, limits)
+            return geometry_codec(column, stored)
         case ValueForm.VECTOR:
-            return vector_codec(column, stored, limits)
+            return vector_codec(column, stored)
         case ValueForm.DATE:
-            return date_codec(column, stored, limits)
+            return date_codec(stored, limits)
         case ValueForm.TIMESTAMP:
             return timestamp_codec(column, stored, limits)
         case ValueForm.TIME:

@@ -13,19 +13,11 @@ import pyarrow.compute as pc
 
 from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column
-from headrace.sinks.clickhouse.server.server_limits import ServerLimits
 from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, Recode, cast_to, check_range, compose
 from headrace.sinks.clickhouse.types.type_names import ClickHouseType, StoredType
 
 _NARROW: Final = {
-    "Int8": pa.int8(),
-    "Int16": pa.int16(),
-    "Int32": pa.int32(),
-    "Int64": pa.int64(),
-    "UInt8": pa.uint8(),
-    "UInt16": pa.uint16(),
-    "UInt32": pa.uint32(),
-    "UInt64": pa.uint64(),
+    name: pa.type_for_alias(name.lower()) for name in ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 }
 _WIDE: Final = ("Int128", "Int256", "UInt128", "UInt256")
 _FLOATS: Final = {"Float32": pa.float32(), "Float64": pa.float64()}
@@ -34,11 +26,12 @@ _DECIMALS: Final = {"Decimal32": 9, "Decimal64": 18, "Decimal128": 38, "Decimal2
 MOST_DIGITS: Final = 76
 
 
-def integer_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
+def integer_codec(column: Column, stored: StoredType) -> ColumnCodec | None:
     """For INT and its variants, YEAR, BIT."""
-    del limits
     name, back = stored.plain.name, column.arrow_type
-    canonical = _accurate(stored, default_integer(column))
+    # The server fails at a value that does not fit.
+    integer = f"{'' if column.type.signed else 'U'}Int{column.type.bits}"
+    canonical = f"accurateCast({{}}, '{_wrapped(stored, integer)}')"
     if name in _NARROW:
         wire = _NARROW[name]
         caution = "" if _holds(column, name) else f"numbers that {name} cannot hold"
@@ -50,7 +43,7 @@ def integer_codec(column: Column, stored: StoredType, limits: ServerLimits) -> C
         caution = "numbers below zero" if negative else ""
         return ColumnCodec(back, checks=checks, read=canonical, canonical=canonical, comparable=True, caution=caution)
     if name == "Bool":
-        checks = (Check("is neither 0 nor 1, which is all that Bool holds", _not_boolean),)
+        checks = (check_range(back, 0, 1, "is neither 0 nor 1, which is all that Bool holds"),)
         as_number = "toUInt8({})"
         caution = "" if column.form is ValueForm.BITS and column.precision == 1 else "numbers other than 0 and 1"
         return ColumnCodec(
@@ -74,9 +67,8 @@ def integer_codec(column: Column, stored: StoredType, limits: ServerLimits) -> C
     return None
 
 
-def decimal_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
+def decimal_codec(column: Column, stored: StoredType) -> ColumnCodec | None:
     """For DECIMAL: in decimals, and in integers if the scale is 0."""
-    del limits
     name, mine = stored.plain.name, column.arrow_type
     decimal = decimal_arrow(stored.plain)
     if decimal is not None:
@@ -88,18 +80,16 @@ def decimal_codec(column: Column, stored: StoredType, limits: ServerLimits) -> C
         largest = (1 << (int(name.lstrip("UInt")) - (not name.startswith("U")))) - 1
         fits = column.scale == 0 and not name.startswith("U") and 10**column.precision - 1 <= largest
         wire = _NARROW[name]
-        back = compose(
-            cast_to(wire), cast_to(pa.int64() if not name.startswith("U") else pa.uint64()), cast_to(pa.decimal128(20, 0)), cast_to(mine)
-        )
+        widest = pa.uint64() if name.startswith("U") else pa.int64()
+        back = compose(cast_to(wire), cast_to(widest), cast_to(pa.decimal128(20, 0)), cast_to(mine))
         canonical = f"CAST({{}} AS {_wrapped(stored, f'Decimal({column.precision}, {column.scale})')})"
         caution = "" if fits else f"numbers that {name} cannot hold"
         return ColumnCodec(wire, cast_to(wire), back, canonical=canonical, comparable=True, caution=caution)
     return None
 
 
-def float_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
+def float_codec(column: Column, stored: StoredType) -> ColumnCodec | None:
     """For FLOAT and DOUBLE, bit for bit."""
-    del limits
     name = stored.plain.name
     if name not in _FLOATS:
         return None
@@ -127,11 +117,6 @@ def decimal_arrow(plain: ClickHouseType) -> Any | None:
     return pa.decimal256(precision, scale) if precision > 38 else pa.decimal128(precision, scale)
 
 
-def default_integer(column: Column) -> str:
-    """Return the integer type with the kind's exact range."""
-    return f"{'' if column.type.signed else 'U'}Int{column.type.bits}"
-
-
 def _holds(column: Column, name: str) -> bool:
     bits, signed = column.type.bits, column.type.signed
     if column.form is ValueForm.BITS and column.precision:
@@ -140,21 +125,8 @@ def _holds(column: Column, name: str) -> bool:
     return width >= bits and not signed if unsigned else width > bits or (width == bits and signed)
 
 
-def _accurate(stored: StoredType, name: str) -> str:
-    """Return SQL that casts the column to an integer; the server fails at a value that does not fit."""
-    return f"accurateCast({{}}, '{_wrapped(stored, name)}')"
-
-
 def _wrapped(stored: StoredType, name: str) -> str:
     return f"Nullable({name})" if stored.nullable else name
-
-
-def _not_boolean(array: Any) -> Any | None:
-    bounds = pc.min_max(array)
-    least, most = bounds["min"].as_py(), bounds["max"].as_py()
-    if least is None or (least >= 0 and most <= 1):
-        return None
-    return pc.or_(pc.less(array, 0), pc.greater(array, 1))
 
 
 _narrow_float: Recode = lambda array: pc.cast(array, pa.float32(), safe=False)  # noqa: E731

@@ -24,7 +24,6 @@ _SECOND: Final = np.uint64(0x94D049BB133111EB)
 
 
 def content_hash(images: pa.RecordBatch) -> U64:
-    """Return the hash of each row of a batch."""
     total = np.zeros(images.num_rows, dtype=np.uint64)
     for name, array in zip(images.schema.names, images.columns, strict=True):
         salt = np.uint64(int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little"))

@@ -8,6 +8,7 @@ Well-known binary is parsed for all rows of a column at once: step n parses the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model.schema import Column
-from headrace.sinks.clickhouse.server.server_limits import ServerLimits
-from headrace.sinks.clickhouse.types.codec import ColumnCodec, cast_to
+from headrace.sinks.clickhouse.types.codec import ColumnCodec, Recode, cast_to
 from headrace.sinks.clickhouse.types.text import bytes_codec
 from headrace.sinks.clickhouse.types.type_names import StoredType
 
@@ -28,7 +28,6 @@ _HEADER_BYTES, _POINT_BYTES = 5, 16
 _REFERENCE_BYTES = 4
 _NO_REFERENCE: Final = bytes(_REFERENCE_BYTES)
 _POINT: Final = pa.struct([pa.field("1", pa.float64(), nullable=False), pa.field("2", pa.float64(), nullable=False)])
-_LOSES: Final = "the spatial reference (SRID)"
 
 
 def _list_of(inner: pa.DataType) -> pa.DataType:
@@ -92,19 +91,15 @@ class _Runs:
     starts: Indices
     counts: Indices
 
-    def grouped(self, owners: int) -> Indices:
-        """Return the offsets of each owner's runs."""
-        return _offsets(np.bincount(self.owners, minlength=owners))
-
 
 Parts = Callable[[_Walk, Indices], _Runs]
 
 
-def geometry_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
+def geometry_codec(column: Column, stored: StoredType) -> ColumnCodec | None:
     """For spatial columns: in one of ClickHouse's spatial types, or as bytes."""
     shape = _SHAPES.get(stored.plain.name)
     if shape is None:
-        return bytes_codec(column, stored, limits)
+        return bytes_codec(column, stored)
     wire, recode = shape
     if wire is _POINT:
         read = "concat(unhex('00000000'), wkb({}))"
@@ -120,7 +115,7 @@ def geometry_codec(column: Column, stored: StoredType, limits: ServerLimits) -> 
         canonical=None,
         comparable=False,
         caution="shapes of another kind, or without points",
-        loses=_LOSES,
+        loses="the spatial reference (SRID)",
         kept=_without_reference,
     )
 
@@ -164,31 +159,17 @@ def _to_line(array: Any) -> Any:
     walk.header(rows, 2)
     runs = _line(walk, rows)
     _ended(walk, rows)
-    return _lists([_per_row(runs.owners, runs.counts, len(array))], walk.coordinates(runs.starts, runs.counts), _LINE)
+    return _lists([_offsets(_per_counts(rows, runs.counts, len(array)))], walk.coordinates(runs.starts, runs.counts), _LINE)
 
 
-def _to_multipoint(array: Any) -> Any:
-    walk, rows = _walk(array)
-    walk.header(rows, 4)
-    runs = _repeated(walk, rows, _one_point)
-    _ended(walk, rows)
-    return _lists([runs.grouped(len(array))], walk.coordinates(runs.starts, runs.counts), _LINE)
-
-
-def _to_polygon(array: Any) -> Any:
-    return _two_levels(array, 3, _line)
-
-
-def _to_multiline(array: Any) -> Any:
-    return _two_levels(array, 5, _headed_line)
-
-
-def _two_levels(array: Any, code: int, part: Parts) -> Any:
+def _to_parts(array: Any, code: int, part: Parts, *, of_points: bool = False) -> Any:
+    """Parse shapes of several parts: points, lines or rings."""
     walk, rows = _walk(array)
     walk.header(rows, code)
     runs = _repeated(walk, rows, part)
     _ended(walk, rows)
-    return _lists([runs.grouped(len(array)), _offsets(runs.counts)], walk.coordinates(runs.starts, runs.counts), _LINES)
+    levels = [_offsets(np.bincount(runs.owners, minlength=len(array)))] + ([] if of_points else [_offsets(runs.counts)])
+    return _lists(levels, walk.coordinates(runs.starts, runs.counts), _LINE if of_points else _LINES)
 
 
 def _to_multipolygon(array: Any) -> Any:
@@ -235,10 +216,8 @@ def _repeated(walk: _Walk, rows: Indices, part: Parts) -> _Runs:
     counts = _counted(walk, rows)
     found = [part(walk, rows[counts > place]) for place in range(int(counts.max(initial=0)))]
     none = np.zeros(0, dtype=np.int64)
-    owners = np.concatenate([runs.owners for runs in found] or [none])
+    owners, starts, sizes = (np.concatenate([getattr(runs, name) for runs in found] or [none]) for name in ("owners", "starts", "counts"))
     order = np.argsort(owners, kind="stable")
-    starts = np.concatenate([runs.starts for runs in found] or [none])
-    sizes = np.concatenate([runs.counts for runs in found] or [none])
     return _Runs(owners[order], starts[order], sizes[order])
 
 
@@ -258,10 +237,6 @@ def _per_counts(rows: Indices, counts: Indices, length: int) -> Indices:
     return each
 
 
-def _per_row(rows: Indices, counts: Indices, length: int) -> Indices:
-    return _offsets(_per_counts(rows, counts, length))
-
-
 def _offsets(counts: Indices) -> Indices:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
@@ -276,12 +251,12 @@ def _lists(levels: list[Indices], values: Any, wanted: Any) -> Any:
     return values
 
 
-_SHAPES: Final = {
+_SHAPES: Final[dict[str, tuple[pa.DataType, Recode]]] = {
     "Point": (_POINT, _to_points),
     "LineString": (_LINE, _to_line),
     "Ring": (_LINE, _to_line),
-    "MultiPoint": (_LINE, _to_multipoint),
-    "Polygon": (_LINES, _to_polygon),
-    "MultiLineString": (_LINES, _to_multiline),
+    "MultiPoint": (_LINE, functools.partial(_to_parts, code=4, part=_one_point, of_points=True)),
+    "Polygon": (_LINES, functools.partial(_to_parts, code=3, part=_line)),
+    "MultiLineString": (_LINES, functools.partial(_to_parts, code=5, part=_headed_line)),
     "MultiPolygon": (_list_of(_LINES), _to_multipolygon),
 }

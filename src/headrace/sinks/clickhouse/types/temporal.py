@@ -28,9 +28,7 @@ MICROSECONDS_OF_TIME64: Final = "toInt64(toDecimal64({}, 6) * 1000000)"
 """Arrow's time of day cannot represent MySQL's TIME range; microseconds can."""
 
 
-def date_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
-    """For DATE."""
-    del column
+def date_codec(stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
     name = stored.plain.name
     outside = f"is outside what this server's {stored.sql_name} holds"
     if name == "Date32":
@@ -102,7 +100,7 @@ def _datetime64_codec(column: Column, stored: StoredType, limits: ServerLimits) 
     zone = stored.plain.text(1) or limits.zone
     if column.type.zoned:
         read = "{}" if zone in UTC_ZONES else "toTimeZone({}, 'UTC')"
-        return ColumnCodec(_UTC_US, None, compose(cast_to(_UTC_US)), checks, read=read, canonical=read, caution=_both(fraction, years))
+        return ColumnCodec(_UTC_US, None, cast_to(_UTC_US), checks, read=read, canonical=read, caution=_both(fraction, years))
     if zone not in UTC_ZONES:
         return _wall_clock_in(zone)
     return ColumnCodec(_US, None, _wall_clock, checks, caution=_both(fraction, years))

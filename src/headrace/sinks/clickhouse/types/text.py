@@ -5,7 +5,9 @@ Invariant: see `codec`.
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -16,9 +18,7 @@ from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column
 from headrace.model.text_values import parse_uuids, text_functions
 from headrace.sinks.clickhouse.server.identifiers import quote_text
-from headrace.sinks.clickhouse.server.server_limits import ServerLimits
 from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, Recode, cast_to, compose
-from headrace.sinks.clickhouse.types.json_documents import normalize_source_documents, normalize_stored_documents
 from headrace.sinks.clickhouse.types.type_names import StoredType, parse_stored_type
 
 _ENUMS: Final = {"Enum8": pa.int8(), "Enum16": pa.int16()}
@@ -31,9 +31,8 @@ _FIXED_SOURCE: Final = re.compile(r"binary\((\d+)\)", re.IGNORECASE)
 _JSON_LOSES: Final = "the text: order of keys, keys whose value is null or {}, how numbers are written (see docs/types.md)"
 
 
-def text_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
+def text_codec(column: Column, stored: StoredType) -> ColumnCodec | None:
     """For text of any length, and JSON documents."""
-    del limits
     match stored.plain.name:
         case "String":
             return ColumnCodec(pa.string())
@@ -63,9 +62,8 @@ def text_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Colu
     return None
 
 
-def bytes_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
+def bytes_codec(column: Column, stored: StoredType) -> ColumnCodec | None:
     """For bytes of any length; 16 bytes also as UUID or IPv6."""
-    del limits
     match stored.plain.name:
         case "String":
             return ColumnCodec(pa.binary())
@@ -78,9 +76,8 @@ def bytes_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Col
     return None
 
 
-def enum_or_set_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
+def enum_or_set_codec(column: Column, stored: StoredType) -> ColumnCodec | None:
     """For the text of an ENUM's member, or of a SET's members."""
-    del limits
     match stored.plain.name:
         case "String" if stored.low_cardinality:
             return ColumnCodec(column.arrow_type, _distinct_dictionary, _named)
@@ -95,9 +92,8 @@ def enum_or_set_codec(column: Column, stored: StoredType, limits: ServerLimits) 
     return None
 
 
-def fixed_bytes_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
+def fixed_bytes_codec(column: Column, stored: StoredType) -> ColumnCodec | None:
     """For MariaDB's UUID, INET4 and INET6."""
-    del limits
     match (column.type.clickhouse, stored.plain.name):
         case ("UUID", "UUID"):
             return ColumnCodec(column.arrow_type, restore=_storage)
@@ -114,9 +110,8 @@ def fixed_bytes_codec(column: Column, stored: StoredType, limits: ServerLimits) 
     return None
 
 
-def vector_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
+def vector_codec(column: Column, stored: StoredType) -> ColumnCodec | None:
     """For MySQL's VECTOR. An Array cannot be NULL: a NULL vector is stored as the empty array, which no vector is."""
-    del limits
     inner = _spelled_inner(stored)
     if stored.plain.name != "Array" or inner not in ("Float32", "Float64"):
         return None
@@ -263,3 +258,57 @@ def _with_nulls(array: Any) -> Any:
 
 def _nulls(array: Any) -> Any:
     return np.asarray(array.is_null().to_numpy(zero_copy_only=False), dtype=bool) if array.null_count else None
+
+
+_LEAST, _MOST = -(1 << 63), (1 << 64) - 1
+
+
+def normalize_source_documents(array: Any) -> Any:
+    """Return the source's documents as the type stores them."""
+    return _canonical(array, _source_integer)
+
+
+def normalize_stored_documents(array: Any) -> Any:
+    """Return the stored documents in the same form."""
+    return _canonical(array.cast(pa.string()), _stored_integer)
+
+
+def _canonical(array: Any, integer: Any) -> Any:
+    texts = [None if text is None else _canonical_text(text, integer) for text in array.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
+def _canonical_text(text: str, integer: Any) -> str:
+    return json.dumps(_kept(json.loads(text, parse_int=integer)), sort_keys=True, ensure_ascii=False)
+
+
+def _source_integer(digits: str) -> int | float | str:
+    number = int(digits)
+    if digits == "-0":
+        return -0.0
+    return number if _LEAST <= number <= _MOST else digits
+
+
+def _stored_integer(digits: str) -> int | float:
+    """Parse an integer that the type rendered: an integer, or a float with an integral value."""
+    number = int(digits)
+    return number if _LEAST <= number <= _MOST and digits != "-0" else float(digits)
+
+
+def _kept(value: Any) -> Any:
+    match value:
+        case dict():
+            return dict(_paths(value))
+        case list():
+            return [_kept(float(one) if type(one) is int else one) for one in value]
+        case float() if value.is_integer() and _LEAST <= value <= _MOST and str(value) != "-0.0":
+            return int(value)
+    return value
+
+
+def _paths(document: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in document.items():
+        if isinstance(value, dict):
+            yield from _paths(value, f"{before}{key}.")
+        elif value is not None:
+            yield before + key, _kept(value)

@@ -31,7 +31,7 @@ from headrace.sinks.clickhouse.server.options import (
     YearAs,
 )
 from headrace.sinks.clickhouse.types.codec_registry import type_mismatch
-from headrace.sinks.clickhouse.types.numeric import decimal_arrow
+from headrace.sinks.clickhouse.types.numeric import MOST_DIGITS, decimal_arrow
 from headrace.sinks.clickhouse.types.type_names import ClickHouseType, StoredType, parse_stored_type, parse_type
 
 SIGN, VERSION, DELETED = "_sign", "_version", "_deleted"
@@ -47,7 +47,7 @@ _GEO: Final = {
 }
 _UNSIGNED: Final = {UnsignedAs.INT64: "Int64", UnsignedAs.DECIMAL: "Decimal(20, 0)", UnsignedAs.STRING: "String"}
 _SETS: Final = {SetAs.LOW_CARDINALITY: "LowCardinality(String)", SetAs.ARRAY: "Array(LowCardinality(String))", SetAs.STRING: "String"}
-_MOST_DIGITS, _MOST_FRACTION = 76, 6
+_MOST_FRACTION = 6
 _MOST_ENUM8 = 127
 _TINYINT1 = re.compile(r"tinyint\(1\)|bool(?:ean)?", re.IGNORECASE)
 _NOT_NULL = re.compile(r"\s+NOT\s+NULL\s*$", re.IGNORECASE)
@@ -59,7 +59,8 @@ _DEFAULTS = TableOptions()
 
 def storage_type(schema: TableSchema, column: Column, options: TableOptions = _DEFAULTS) -> str:
     """Return the column's type in a created table, spelled like the server does."""
-    explicit = _given(column, options)
+    given = dict(options.types)
+    explicit = given.get(column.name) or given.get(f"kind:{column.kind.value}")
     if explicit:
         return _explicit_type(schema, column, explicit)
     kind = _wrapped(schema, column, parse_stored_type(_chosen_type(schema, column, options)))
@@ -93,11 +94,6 @@ def merge_enum_types(old: str, new: str) -> str:
     return replace(after, plain=grown).sql_name
 
 
-def _given(column: Column, options: TableOptions) -> str:
-    given = dict(options.types)
-    return given.get(column.name) or given.get(f"kind:{column.kind.value}") or ""
-
-
 def _explicit_type(schema: TableSchema, column: Column, given: str) -> str:
     """Return the type that the user chose."""
     bare = _NOT_NULL.sub("", given)
@@ -126,7 +122,8 @@ def _chosen_type(schema: TableSchema, column: Column, options: TableOptions) -> 
     default = column.type.clickhouse
     match column.form:
         case ValueForm.INTEGER:
-            return _integer_type(column, options)
+            unsigned64 = _UNSIGNED.get(options.uint64) if column.type.bits == 64 and not column.type.signed else None
+            return "Bool" if options.tinyint1 is TinyintAs.BOOL and _is_tinyint1(column) else unsigned64 or default
         case ValueForm.YEAR:
             return "String" if options.year is YearAs.STRING else default
         case ValueForm.BITS if options.bit is BitAs.STRING:
@@ -134,10 +131,16 @@ def _chosen_type(schema: TableSchema, column: Column, options: TableOptions) -> 
         case ValueForm.BITS:
             return "Bool" if options.bit is BitAs.BOOL and column.precision == 1 else default
         case ValueForm.DECIMAL:
-            _check_decimal(schema, column)
+            if not (1 <= column.precision <= MOST_DIGITS and 0 <= column.scale <= column.precision):
+                raise _refused(
+                    schema, column, f"decimal({column.precision},{column.scale}) is outside decimal({MOST_DIGITS},{MOST_DIGITS})"
+                )
             return "String" if options.decimal is DecimalAs.STRING else f"Decimal({column.precision}, {column.scale})"
         case ValueForm.TIMESTAMP:
-            return _instant_type(schema, column, options)
+            _check_fraction(schema, column)
+            digits = 6 if options.datetime is DatetimeAs.MICRO else column.precision
+            kind = ClickHouseType("DateTime64", (digits, options.zone if column.type.zoned else "UTC"))
+            return "String" if options.datetime is DatetimeAs.STRING else kind.sql_name
         case ValueForm.TIME:
             _check_fraction(schema, column)
             times = {TimeAs.INT64: "Int64", TimeAs.STRING: "String"}
@@ -158,26 +161,8 @@ def _chosen_type(schema: TableSchema, column: Column, options: TableOptions) -> 
             assert_never(unknown)
 
 
-def _integer_type(column: Column, options: TableOptions) -> str:
-    bits, signed = column.type.bits, column.type.signed
-    if bits == 8 and signed and options.tinyint1 is TinyintAs.BOOL and _TINYINT1.match(column.source_type):
-        return "Bool"
-    choices = _UNSIGNED if bits == 64 and not signed else {}
-    return choices.get(options.uint64, column.type.clickhouse)
-
-
-def _instant_type(schema: TableSchema, column: Column, options: TableOptions) -> str:
-    _check_fraction(schema, column)
-    if options.datetime is DatetimeAs.STRING:
-        return "String"
-    digits = 6 if options.datetime is DatetimeAs.MICRO else column.precision
-    zone = options.zone if column.type.zoned else "UTC"
-    return ClickHouseType("DateTime64", (digits, zone)).sql_name
-
-
-def _check_decimal(schema: TableSchema, column: Column) -> None:
-    if not (1 <= column.precision <= _MOST_DIGITS and 0 <= column.scale <= column.precision):
-        raise _refused(schema, column, f"decimal({column.precision},{column.scale}) is outside decimal({_MOST_DIGITS},{_MOST_DIGITS})")
+def _is_tinyint1(column: Column) -> bool:
+    return column.type.bits == 8 and column.type.signed and _TINYINT1.match(column.source_type) is not None
 
 
 def _check_fraction(schema: TableSchema, column: Column) -> None:

@@ -93,6 +93,11 @@ def parse_stored_type(text: str) -> StoredType:
     return found
 
 
+def is_nullable(stored: str) -> bool:
+    """Whether a type, which may be unknown to `parse_type`, holds NULL."""
+    return stored.startswith(("Nullable(", "LowCardinality(Nullable("))
+
+
 def _spell(argument: ClickHouseType | int | str | tuple[str, int]) -> str:
     match argument:
         case ClickHouseType():

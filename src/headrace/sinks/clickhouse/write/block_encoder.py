@@ -19,14 +19,14 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.column_types import DATE_FORMS
 from headrace.model.schema import TableSchema
-from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows, RowRejected, event_of, position_text, row_text
+from headrace.sinks.clickhouse.bookkeeping.dead_letters import RejectedRows, RowRejected, event_of, position_text, row_text
 from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
-from headrace.sinks.clickhouse.server.scalar_values import render_value
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
 from headrace.sinks.clickhouse.tables.metadata_columns import metadata_field, metadata_values
 from headrace.sinks.clickhouse.tables.target_table import StoredColumn, TargetTable
 from headrace.sinks.clickhouse.types.codec import ColumnCodec, find_failing_values
 from headrace.sinks.clickhouse.types.codec_registry import codec_for
+from headrace.sinks.clickhouse.types.scalar_values import render_value
 
 _LEAST_BUFFER, _MOST_KEPT_BUFFER = 1 << 16, 1 << 25
 _NOT_STORED = "correct the value in the source, choose on_refused_row = dead_letter, or leave the table out with --exclude"
@@ -50,7 +50,6 @@ class BlockEncoder:
 
     @property
     def schema(self) -> TableSchema:
-        """The schema of the blocks."""
         return self._schema
 
     @property
@@ -63,7 +62,6 @@ class BlockEncoder:
         return any(codec.sent_as for codec in self._carriers)
 
     def statement(self, table: str) -> str:
-        """Return the INSERT that precedes the stream."""
         names = ", ".join(map(quote_name, self.columns))
         if not self.converts:
             return f"INSERT INTO {table} ({names}) FORMAT ArrowStream\n"

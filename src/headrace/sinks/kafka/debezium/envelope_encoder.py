@@ -22,13 +22,13 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
-from headrace.model.schema import TableSchema
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column, TableSchema
 from headrace.model.version import OFFSET_BITS
 from headrace.sinks.event_positions import EventPlaces, Places, event_places, file_name, file_numbers
-from headrace.sinks.kafka.debezium.envelope_schemas import key_schema, value_schema
-from headrace.sinks.kafka.debezium.json_fragments import MARIADB, NULL, shown
-from headrace.sinks.kafka.messages.messages import Messages
-from headrace.sinks.kafka.messages.options import KafkaOptions
+from headrace.sinks.kafka.debezium.json_fragments import MARIADB, NULL, field_of, join, or_null, shown
+from headrace.sinks.kafka.delivery import Messages
+from headrace.sinks.kafka.options import KafkaOptions
 
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
@@ -40,6 +40,9 @@ _CREATE, _UPDATE, _DELETE, _READ, _TOMBSTONE, _TRUNCATE = range(6)
 _WORDS: Final = pa.array(["c", "u", "d", "r", "", "t"])
 
 Clock = Callable[[], int]
+_SOURCE_TYPE: Final = "__debezium.source.column.type"
+_MOST_INT64: Final = (1 << 63) - 1
+_SNAPSHOT: Final = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,6 @@ class DebeziumEncoder:
         self._tables: dict[TableSchema, _EnvelopeTableEncoder] = {}
 
     def encode(self, block: ChangeBlock) -> list[Messages]:
-        """Return the block's messages; every update in it has its before image."""
         if not block.rows:
             return []
         table = self._of(block.schema)
@@ -71,7 +73,6 @@ class DebeziumEncoder:
         return [table.encode(block, events, piece, self._clock()) for piece in block.pieces(_MOST_BYTES, table.overhead)]
 
     def emptied(self, schema: TableSchema, version: int) -> Messages:
-        """Return the message of a TRUNCATE that ends at a version."""
         return self._of(schema).emptied(version, self._clock())
 
     def _of(self, schema: TableSchema) -> _EnvelopeTableEncoder:
@@ -94,8 +95,6 @@ class _Plan:
 
 
 class _EnvelopeTableEncoder:
-    """Encodes the blocks of one table under one schema."""
-
     def __init__(self, choices: KafkaOptions, origin: Origin, schema: TableSchema) -> None:
         self._origin, self._schema = origin, schema
         self._topic = choices.topic_of(schema.name)
@@ -115,13 +114,13 @@ class _EnvelopeTableEncoder:
     def encode(self, block: ChangeBlock, events: EventPlaces, piece: slice, now: int) -> Messages:
         images = block.images.slice(piece.start, piece.stop - piece.start)
         ops = block.op.to_numpy()[piece]
-        fragments = {name: _or_null(how.render(images.column(name))) for name, how in self._shown.items()}
+        fragments = {name: or_null(how.render(images.column(name))) for name, how in self._shown.items()}
         rows = _object(fragments)
         keys = _object({name: fragments[name] for name in self._schema.row_key}) if self._schema.row_key else None
         plan = _plan(ops, keys, self._schema, tombstones=self._tombstones)
         at = pa.array(plan.at + piece.start)
         value = self._values(block, events, rows, plan, at, now)
-        key = pa.nulls(len(plan.kind), pa.binary()) if keys is None else _join(self._key_head, keys, self._key_tail).take(pa.array(plan.at))
+        key = pa.nulls(len(plan.kind), pa.binary()) if keys is None else join(self._key_head, keys, self._key_tail).take(pa.array(plan.at))
         return Messages(
             topic=self._topic,
             key=key.cast(pa.binary()),
@@ -153,9 +152,9 @@ class _EnvelopeTableEncoder:
     def _values(self, block: ChangeBlock, events: EventPlaces, rows: Any, plan: _Plan, at: Any, now: int) -> Any:
         source = self._source(block, events, at, snapshot=plan.kind[0] == _READ)
         times = f'","ts_ms":{now // 1_000_000},"ts_us":{now // 1000},"ts_ns":{now}}}{self._tail}'
-        before, after = (_or_null(rows.take(pa.array(places, mask=places < 0))) for places in (plan.before, plan.after))
+        before, after = (or_null(rows.take(pa.array(places, mask=places < 0))) for places in (plan.before, plan.after))
         ops = _WORDS.take(pa.array(plan.kind))
-        text = _join(f'{self._head}{{"before":', before, ',"after":', after, ',"source":', source, ',"transaction":null,"op":"', ops, times)
+        text = join(f'{self._head}{{"before":', before, ',"after":', after, ',"source":', source, ',"transaction":null,"op":"', ops, times)
         return pc.if_else(pa.array(plan.kind == _TOMBSTONE), pa.scalar(None, pa.string()), text).cast(pa.binary())
 
     def _source(self, block: ChangeBlock, events: EventPlaces, at: Any, *, snapshot: bool) -> Any:
@@ -165,7 +164,7 @@ class _EnvelopeTableEncoder:
         names = pa.array([json.dumps(file_name(self._origin.log, number)) for number in numbers.tolist()]).take(pa.array(which))
         gtid = _named(block.transaction, at, lambda name: bool(_GTID.fullmatch(name))) if not snapshot else NULL
         pos, row = (pa.array(column).take(at).cast(pa.string()) for column in (events.pos, events.row))
-        return _join(
+        return join(
             f'{self._source_head},"ts_ms":',
             pc.divide(micros, 1000).cast(pa.string()),
             f',"snapshot":"{"true" if snapshot else "false"}","db":{self._db},"sequence":null,"ts_us":',
@@ -206,7 +205,6 @@ class _EnvelopeTableEncoder:
 
 
 def _plan(ops: npt.NDArray[np.uint8], keys: Any, schema: TableSchema, *, tombstones: bool) -> _Plan:
-    """Return the messages of images, in order."""
     befores, updates = np.flatnonzero(ops == Op.BEFORE), np.flatnonzero(ops == Op.UPDATE)
     if not np.array_equal(befores + 1, updates):
         raise DefiniteError(
@@ -231,7 +229,6 @@ def _plan(ops: npt.NDArray[np.uint8], keys: Any, schema: TableSchema, *, tombsto
 
 
 def _moved(keys: Any, befores: Places, updates: Places) -> npt.NDArray[np.bool_]:
-    """Return which updates changed the key of their row."""
     if keys is None or not updates.size:
         return np.zeros(updates.size, dtype=bool)
     unlike = pc.not_equal(keys.take(pa.array(befores)), keys.take(pa.array(updates)))
@@ -251,11 +248,10 @@ def _headers(plan: _Plan, keys: Any) -> tuple[tuple[tuple[str, bytes], ...], ...
 
 
 def _object(fragments: dict[str, Any]) -> Any:
-    """Join columns of JSON to rows."""
     parts: list[Any] = []
     for place, (name, values) in enumerate(fragments.items()):
         parts += [f"{',' if place else '{'}{json.dumps(name, ensure_ascii=False)}:", values]
-    return _join(*parts, "}")
+    return join(*parts, "}")
 
 
 def _named(array: Any, at: Any, wanted: Callable[[str], bool]) -> Any:
@@ -265,12 +261,73 @@ def _named(array: Any, at: Any, wanted: Callable[[str], bool]) -> Any:
     taken = array.take(at)
     names = taken.dictionary.to_pylist()
     texts = [json.dumps(name, ensure_ascii=False) if name is not None and wanted(name) else NULL for name in names]
-    return pc.fill_null(pa.array(texts, pa.string()).take(taken.indices), NULL)
+    return or_null(pa.array(texts, pa.string()).take(taken.indices))
 
 
-def _or_null(texts: Any) -> Any:
-    return pc.fill_null(texts, NULL) if texts.null_count else texts
+def key_schema(schema: TableSchema, prefix: str, connector: str) -> dict[str, Any]:
+    fields = [field_of(schema.column(name), connector) for name in schema.row_key]
+    return {"type": "struct", "fields": fields, "optional": False, "name": f"{_base(schema, prefix)}.Key"}
 
 
-def _join(*parts: Any) -> Any:
-    return pc.binary_join_element_wise(*parts, "")
+def value_schema(schema: TableSchema, prefix: str, connector: str) -> dict[str, Any]:
+    base = _base(schema, prefix)
+    row = {"fields": [_row_field(column, connector) for column in schema.columns], "optional": True, "name": f"{base}.Value"}
+    source = {"fields": _source_fields(), "optional": False, "name": f"io.debezium.connector.{connector}.Source", "version": 1}
+    order = [_plain("string", "id"), _plain("int64", "total_order"), _plain("int64", "data_collection_order")]
+    fields = [
+        {"type": "struct", **row, "field": "before"},
+        {"type": "struct", **row, "field": "after"},
+        {"type": "struct", **source, "field": "source"},
+        {"type": "struct", "fields": order, "optional": True, "name": "event.block", "version": 1, "field": "transaction"},
+        _plain("string", "op"),
+        *(_plain("int64", name, optional=True) for name in ("ts_ms", "ts_us", "ts_ns")),
+    ]
+    return {"type": "struct", "fields": fields, "optional": False, "name": f"{base}.Envelope", "version": 2}
+
+
+def _row_field(column: Column, connector: str) -> dict[str, Any]:
+    """Return the schema of a column in a row.
+
+    A BIGINT UNSIGNED is marked, as Debezium does with `column.propagate.source.type`: otherwise readers could not distinguish its
+    numbers above 9223372036854775807 from negative ones. Keys stay as they are: partitions depend on their bytes.
+    """
+    field = field_of(column, connector)
+    if column.form is not ValueForm.INTEGER or column.type.value_range[1] <= _MOST_INT64:
+        return field
+    head = {name: field.pop(name) for name in ("type", "optional")}
+    return {**head, "parameters": {_SOURCE_TYPE: "BIGINT UNSIGNED"}, **field}
+
+
+def _source_fields() -> list[dict[str, Any]]:
+    snapshot = {
+        "name": "io.debezium.data.Enum",
+        "version": 1,
+        "parameters": {"allowed": _SNAPSHOT},
+        "default": "false",
+        "field": "snapshot",
+    }
+    return [
+        *(_plain("string", name) for name in ("version", "connector", "name")),
+        _plain("int64", "ts_ms"),
+        {"type": "string", "optional": True, **snapshot},
+        _plain("string", "db"),
+        _plain("string", "sequence", optional=True),
+        _plain("int64", "ts_us", optional=True),
+        _plain("int64", "ts_ns", optional=True),
+        _plain("string", "table", optional=True),
+        _plain("int64", "server_id"),
+        _plain("string", "gtid", optional=True),
+        _plain("string", "file"),
+        _plain("int64", "pos"),
+        _plain("int32", "row"),
+        _plain("int64", "thread", optional=True),
+        _plain("string", "query", optional=True),
+    ]
+
+
+def _plain(kind: str, name: str, *, optional: bool = False) -> dict[str, Any]:
+    return {"type": kind, "optional": optional, "field": name}
+
+
+def _base(schema: TableSchema, prefix: str) -> str:
+    return f"{prefix}.{schema.name.database}.{schema.name.table}"

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -36,8 +35,6 @@ Render = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The JSON form of a column."""
-
     field: Field
     """Its schema, without the name, the default, and whether it may be NULL."""
     render: Render
@@ -52,9 +49,10 @@ def shown(column: Column, connector: str) -> Shown:
             # Above 9223372036854775807 it wraps round, as with `bigint.unsigned.handling.mode=long`.
             wraps = column.type.bits == 64 and not column.type.signed
             medium = column.type.bits == 32 and name.startswith("mediumint")
-            return Shown({"type": "int32" if medium else column.type.connect}, _wrapped if wraps else _text)
+            render: Render = (lambda array: _text(array.view(pa.int64()))) if wraps else _text
+            return Shown({"type": "int32" if medium else column.type.connect}, render)
         case ValueForm.FLOAT:
-            return Shown({"type": "float" if column.type.bits == 32 else "double"}, _floats)
+            return Shown({"type": "float" if column.type.bits == 32 else "double"}, floats)
         case ValueForm.DECIMAL:
             sizes = {"scale": str(column.scale), "connect.decimal.precision": str(column.precision)}
             return Shown(_named("bytes", "org.apache.kafka.connect.data.Decimal", sizes), _decimals)
@@ -63,7 +61,7 @@ def shown(column: Column, connector: str) -> Shown:
         case ValueForm.TIMESTAMP if column.type.zoned:
             return Shown(_named("string", column.type.semantic), lambda array: _instants(array, column.precision))
         case ValueForm.TIMESTAMP if column.precision <= _MILLISECOND_DIGITS:
-            return Shown(_named("int64", "io.debezium.time.Timestamp"), lambda array: _text(_milliseconds(array)))
+            return Shown(_named("int64", "io.debezium.time.Timestamp"), lambda array: _text(pc.divide(array.view(pa.int64()), 1000)))
         case ValueForm.TIMESTAMP:
             return Shown(_named("int64", "io.debezium.time.MicroTimestamp"), lambda array: _text(array.view(pa.int64())))
         case ValueForm.TIME:
@@ -87,7 +85,7 @@ def shown(column: Column, connector: str) -> Shown:
             return _geometry(name)
         case ValueForm.VECTOR:
             items = {"items": {"type": "float", "optional": False}}
-            return Shown({"type": "array", **items, "name": column.type.semantic, "version": 1}, _lists)
+            return Shown({"type": "array", **items, "name": column.type.semantic, "version": 1}, float_lists)
         case ValueForm.FIXED_BYTES:
             text = fixed_bytes_printer(column)
             field = _named("string", column.type.semantic) if column.type.semantic else {"type": "string"}
@@ -97,7 +95,6 @@ def shown(column: Column, connector: str) -> Shown:
 
 
 def field_of(column: Column, connector: str) -> Field:
-    """Return the column's schema as a field of a row."""
     how = shown(column, connector)
     default = _default(column, how)
     given = {} if default is None else {"default": default}
@@ -108,8 +105,16 @@ def field_of(column: Column, connector: str) -> Field:
     return {**head, **inner, "optional": column.nullable, **rest, **given, "field": column.name}
 
 
+def join(*parts: Any) -> Any:
+    """Join texts and columns of texts, row by row."""
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def or_null(texts: Any) -> Any:
+    return pc.fill_null(texts, NULL) if texts.null_count else texts
+
+
 def quoted(array: Any) -> Any:
-    """Encode texts as JSON strings."""
     offsets, data = _parts(array)
     return _filled(array, offsets, data, quoted_size(offsets, data), quote)
 
@@ -142,38 +147,25 @@ def _text(array: Any) -> Any:
     return array.cast(pa.string())
 
 
-def _wrapped(array: Any) -> Any:
-    return _text(array.view(pa.int64()))
-
-
-def _floats(array: Any) -> Any:
+def floats(array: Any) -> Any:
     """Return the shortest digits that give the same bits, always with a point: readers without a schema need it to detect floats."""
     digits = _text(array)
-    return pc.if_else(pc.match_substring_regex(digits, "[.e]"), digits, pc.binary_join_element_wise(digits, ".0", ""))
-
-
-def _milliseconds(array: Any) -> Any:
-    return pc.divide(array.view(pa.int64()), 1000)
+    return pc.if_else(pc.match_substring_regex(digits, "[.e]"), digits, join(digits, ".0"))
 
 
 def _instants(array: Any, digits: int) -> Any:
     clock = pc.replace_substring(format_timestamps(array, digits), " ", "T", max_replacements=1)
-    return pc.binary_join_element_wise('"', clock, 'Z"', "")
+    return join('"', clock, 'Z"')
 
 
 def _members(array: Any) -> Any:
     return quoted(array.dictionary).take(array.indices) if pa.types.is_dictionary(array.type) else quoted(array)
 
 
-def _lists(array: Any) -> Any:
-    """Encode lists of floats as lists."""
-    inner = pa.ListArray.from_arrays(_offsets_of(array), _floats(array.values))
-    joined = pc.binary_join_element_wise("[", pc.binary_join(inner, ","), "]", "")
-    return pc.if_else(array.is_valid(), joined, pa.scalar(None, pa.string())) if array.null_count else joined
-
-
-def _offsets_of(array: Any) -> Any:
-    return pa.array(np.frombuffer(array.buffers()[1], dtype=np.int32, count=len(array) + 1 + array.offset)[array.offset :])
+def float_lists(array: Any) -> Any:
+    offsets = np.frombuffer(array.buffers()[1], dtype=np.int32, count=len(array) + 1 + array.offset)[array.offset :]
+    inner = pa.ListArray.from_arrays(pa.array(offsets), floats(array.values))
+    return _with_nulls_of(array, join("[", pc.binary_join(inner, ","), "]"))
 
 
 def _bits(array: Any, bits: int) -> Any:
@@ -195,16 +187,11 @@ def _decimals(array: Any) -> Any:
     sign = np.where(rows[:, :1] >= 128, np.uint8(255), np.uint8(0))
     needless = (rows[:, :-1] == sign) & ((rows[:, 1:] ^ sign) < 128)
     leading = np.cumprod(needless, axis=1, dtype=np.uint8).sum(axis=1)
-    return _with_nulls_of(array, in_base64(_cut(rows, leading)))
-
-
-def _cut(rows: npt.NDArray[np.uint8], leading: npt.NDArray[np.uint8]) -> Any:
-    """Remove leading bytes of rows."""
-    width = rows.shape[1]
     kept = np.arange(width)[None, :] >= leading[:, None]
     offsets = np.zeros(len(rows) + 1, dtype=np.int32)
     np.cumsum(width - leading.astype(np.int64), out=offsets[1:])
-    return pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows[kept]))])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows[kept]))]
+    return _with_nulls_of(array, in_base64(pa.Array.from_buffers(pa.binary(), len(rows), buffers)))
 
 
 def _geometry(name: str) -> Shown:
@@ -221,7 +208,7 @@ def _geometry(name: str) -> Shown:
 def _shapes(array: Any) -> Any:
     """Split values into spatial reference (0: none) and well-known binary."""
     srid, wkb = _geometry_parts(array)
-    return _with_nulls_of(array, pc.binary_join_element_wise('{"wkb":', in_base64(wkb), ',"srid":', srid, "}", ""))
+    return _with_nulls_of(array, join('{"wkb":', in_base64(wkb), ',"srid":', srid, "}"))
 
 
 def _points(array: Any) -> Any:
@@ -229,9 +216,8 @@ def _points(array: Any) -> Any:
     filled = pc.if_else(array.is_valid(), wkb, pa.scalar(bytes(_POINT_BYTES)))
     rows = np.frombuffer(filled.cast(pa.binary(_POINT_BYTES)).buffers()[1], dtype=np.uint8, count=_POINT_BYTES * len(array))
     axes = np.ascontiguousarray(rows.reshape(-1, _POINT_BYTES)[:, _WKB_ORDER_AND_TYPE:]).view("<f8")
-    x, y = (_floats(pa.array(np.ascontiguousarray(axes[:, place]))) for place in (0, 1))
-    joined = pc.binary_join_element_wise('{"x":', x, ',"y":', y, ',"wkb":', in_base64(wkb), ',"srid":', srid, "}", "")
-    return _with_nulls_of(array, joined)
+    x, y = (floats(pa.array(np.ascontiguousarray(axes[:, place]))) for place in (0, 1))
+    return _with_nulls_of(array, join('{"x":', x, ',"y":', y, ',"wkb":', in_base64(wkb), ',"srid":', srid, "}"))
 
 
 def _geometry_parts(array: Any) -> tuple[Any, Any]:

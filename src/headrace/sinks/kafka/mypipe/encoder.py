@@ -6,23 +6,111 @@ the registered schemas.
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable
 from collections.abc import Mapping as Map
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, assert_never
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.errors import DefiniteError
 from headrace.kafka.avro.encoder import Encoder as AvroEncoder
 from headrace.kafka.avro.encoder import Source
 from headrace.kafka.avro.schema import AvroSchema
-from headrace.kafka.mypipe.wire_format import Mutation, head
+from headrace.kafka.mypipe.values import ValueMapping, map_of, to_map
+from headrace.kafka.mypipe.wire_format import Mutation, head, transaction_guids
 from headrace.model.change_block import ChangeBlock, Op
-from headrace.model.schema import TableSchema
-from headrace.sinks.kafka.messages.messages import Messages
-from headrace.sinks.kafka.messages.options import KafkaOptions
-from headrace.sinks.kafka.mypipe.mutations import Mutations, Places, guids_of, mutations_of, table_id, with_tombstones
-from headrace.sinks.kafka.mypipe.null_headers import Extra
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column, TableSchema
+from headrace.model.text_values import format_hex
+from headrace.sinks.kafka.delivery import Messages
+from headrace.sinks.kafka.options import KafkaOptions, KeyChanges
+
+Extra = tuple[tuple[str, bytes], ...]
+Places = npt.NDArray[np.int64]
+Encode = Callable[[Mutation, Places, Places | None], pa.BinaryArray]
+"""The bodies of mutations of one kind: where their images are, and for updates where the images before them are."""
+_TABLE_ID_BYTES: Final = 6
+_TEXTUAL: Final = ValueMapping(text_as_bytes=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutations:
+    """The messages of a block.
+
+    Each image but the before image of an update that keeps its key becomes exactly one message, under its own key and with its own version.
+    An update that moves a row to another key becomes, unless chosen otherwise, the old row's deletion and the new row's insertion: then the
+    messages of each key tell its whole story in one partition, whatever the partitions of the two keys are.
+    """
+
+    kind: npt.NDArray[np.uint8]
+    at: Places
+    """The image of each message; for an update its after image, which follows its before image."""
+    key: pa.BinaryArray
+
+    def bodies(self, encode: Encode) -> pa.BinaryArray:
+        parts, places = [], []
+        for mutation in Mutation:
+            mine = np.flatnonzero(self.kind == mutation)
+            if mine.size:
+                at = self.at[mine]
+                parts.append(encode(mutation, at, at - 1 if mutation is Mutation.UPDATE else None))
+                places.append(mine)
+        if len(parts) == 1:
+            return parts[0]
+        order = np.empty(len(self.kind), dtype=np.int64)
+        order[np.concatenate(places)] = np.arange(len(self.kind))
+        return pa.concat_arrays(parts).take(pa.array(order))
+
+
+def mutations_of(block: ChangeBlock, key_changes: KeyChanges) -> Mutations:
+    """Return the messages of a block; every update in it must have its before image."""
+    ops = block.op.to_numpy()
+    befores = np.flatnonzero(ops == Op.BEFORE)
+    updates = np.flatnonzero(ops == Op.UPDATE)
+    if not np.array_equal(befores + 1, updates):
+        raise DefiniteError(
+            "an update came without the row before it",
+            place=f"table {block.schema.name}",
+            hint="please report it: the sink requires all of them",
+        )
+    kinds = np.full(len(ops), Mutation.INSERT, dtype=np.uint8)
+    kinds[ops == Op.DELETE] = Mutation.DELETE
+    kinds[updates] = Mutation.UPDATE
+    kinds[befores] = 0
+    keys = encode_keys(block.schema, block.images)
+    if key_changes is KeyChanges.SPLIT and updates.size and block.schema.row_key:
+        moved = pc.not_equal(keys.take(pa.array(befores)), keys.take(pa.array(updates))).to_numpy(zero_copy_only=False)
+        kinds[befores[moved]] = Mutation.DELETE
+        kinds[updates[moved]] = Mutation.INSERT
+    at = np.flatnonzero(kinds)
+    return Mutations(kinds[at], at, keys if at.size == len(ops) else keys.take(pa.array(at)))
+
+
+def guids_of(block: ChangeBlock) -> pa.Array:
+    """Return the Guid of each image's transaction; NULL if unknown, as in a snapshot."""
+    if block.transaction is None:
+        return pa.nulls(block.rows, pa.binary(16))
+    return transaction_guids(block.transaction.dictionary).take(block.transaction.indices)
+
+
+def table_id(schema: TableSchema) -> int:
+    """Return a table id of 48 bits that changes only when the table is altered. (The server's own id changes at each restart.)"""
+    text = repr((schema.name, [(column.name, column.kind, column.precision, column.scale) for column in schema.columns], schema.row_key))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:_TABLE_ID_BYTES], "big")
+
+
+def with_tombstones(mutations: Mutations, value: pa.BinaryArray) -> tuple[pa.BinaryArray, Places]:
+    """Insert a tombstone after each deletion with a key; return the values and the mutation of each."""
+    deleted = (mutations.kind == Mutation.DELETE) & mutations.key.is_valid().to_numpy(zero_copy_only=False)
+    of = np.repeat(np.arange(len(deleted)), 1 + deleted)
+    second = np.concatenate(([False], of[1:] == of[:-1]))
+    return value.take(pa.array(of, mask=second)), of
 
 
 class MypipeLayout(Protocol):
@@ -62,14 +150,11 @@ def check_ids(form: MypipeLayout) -> None:
 
 
 class MypipeEncoder:
-    """Encodes blocks of any tables. Belongs to one task."""
-
     def __init__(self, choices: KafkaOptions, forms: MypipeLayouts) -> None:
         self._choices, self._forms = choices, forms
         self._tables: dict[TableSchema, _MypipeTableEncoder] = {}
 
     def encode(self, block: ChangeBlock) -> list[Messages]:
-        """Return the block's messages; every update in it has its before image."""
         if not block.rows:
             return []
         table = self._tables.get(block.schema)
@@ -79,8 +164,6 @@ class MypipeEncoder:
 
 
 class _MypipeTableEncoder:
-    """Encodes the blocks of one table under one schema."""
-
     def __init__(self, choices: KafkaOptions, schema: TableSchema, form: MypipeLayout) -> None:
         self._choices, self._form = choices, form
         self._topic = choices.topic_of(schema.name)
@@ -120,13 +203,13 @@ class _MypipeTableEncoder:
             version=block.version.take(pa.array(at)),
             timestamp_ms=pc.divide(commit_us, 1000),
             headers=headers,
-            row=_rows(block, at),
+            # A block contains only snapshot rows, or none.
+            row=block.order.take(pa.array(at)) if block.order is not None and block.op[0].as_py() == Op.SNAPSHOT else None,
             commit_us=commit_us,
         )
 
 
 def _constants(form: MypipeLayout, mutation: Mutation, schema: TableSchema) -> dict[str, pa.Scalar]:
-    """Return the fields that are the same in all messages of a table."""
     found = {
         "database": pa.scalar(schema.name.database),
         "table": pa.scalar(schema.name.table),
@@ -136,16 +219,50 @@ def _constants(form: MypipeLayout, mutation: Mutation, schema: TableSchema) -> d
     return {name: value for name, value in found.items() if value is not None and root.field(name) is not None}
 
 
-def _rows(block: ChangeBlock, at: Places) -> pa.UInt64Array | None:
-    """Return the row numbers of a snapshot's block; a block contains only snapshot rows, or none."""
-    if block.order is None or block.op[0].as_py() != Op.SNAPSHOT:
-        return None
-    return block.order.take(pa.array(at))
-
-
 def _taken(columns: list[pa.Array], at: Places) -> list[pa.Array]:
     """Return the columns' values at some indexes; without a copy if all are selected."""
     if not columns or (len(at) == len(columns[0]) and np.array_equal(at, np.arange(len(at)))):
         return columns
     places = pa.array(at)
     return [column.take(places) for column in columns]
+
+
+def encode_keys(schema: TableSchema, images: pa.RecordBatch) -> pa.BinaryArray:
+    """Return the key of each image: a row's key columns as a JSON object, such as {"id":7}; NULL for a table without a key.
+
+    Equal keys give equal bytes, different keys different ones; so all messages of a row are in one partition, and a compacted topic keeps
+    the last of them. Integers are numbers, everything else is text as the source shows it, bytes are in hex.
+    """
+    if not schema.row_key:
+        return pa.nulls(images.num_rows, pa.binary())
+    parts: list[Any] = []
+    for place, name in enumerate(schema.row_key):
+        opening = "{" if not place else ","
+        parts += [f"{opening}{json.dumps(name, ensure_ascii=False)}:", _fragment(schema.column(name), images.column(name))]
+    return pc.binary_join_element_wise(*parts, "}", "").cast(pa.binary())
+
+
+def _fragment(column: Column, array: pa.Array) -> pa.Array:
+    if column.form is ValueForm.INTEGER:
+        return array.cast(pa.string())
+    name = map_of(column, _TEXTUAL)
+    values = to_map(column, array, name)
+    match name:
+        case "integers" | "longs":
+            return values.cast(pa.string())
+        case "bytes":
+            return pc.binary_join_element_wise('"', format_hex(values), '"', "")
+        case "strings":
+            return _quoted(values)
+        case unknown:
+            assert_never(unknown)
+
+
+def _quoted(array: pa.Array) -> pa.Array:
+    _, starts, data = array.buffers()
+    offsets = np.frombuffer(starts, dtype=np.int32, count=len(array) + 1 + array.offset)[array.offset :]
+    used = np.frombuffer(data, dtype=np.uint8)[offsets[0] : offsets[-1]] if data is not None else np.zeros(0, np.uint8)
+    if not ((used < 0x20) | (used == 0x22) | (used == 0x5C)).any():
+        return pc.binary_join_element_wise('"', array, '"', "")
+    # Quotes and control characters in a key are rare: Python's own escapes, for blocks that have any.
+    return pa.array([json.dumps(text, ensure_ascii=False) for text in array.to_pylist()], pa.string())

@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.encoder import Source
 from headrace.kafka.avro.schema import AvroField, AvroKind, AvroSchema, AvroType
-from headrace.kafka.mypipe.table_schemas import TABLE, field_names
 from headrace.kafka.mypipe.values import ValueMapping, avro_type, decimal_bytes, to_field, to_map
-from headrace.kafka.mypipe.wire_format import HEADER_FIELDS, Mutation
+from headrace.kafka.mypipe.wire_format import HEADER_FIELDS, TABLE, Mutation, field_names
 from headrace.kafka.schema_repository import RegisteredSchema
 from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column, TableSchema
@@ -44,7 +43,6 @@ _INTEGER_DIGITS: Final = 20
 
 
 def is_headrace_schema(found: RegisteredSchema) -> bool:
-    """Return whether Headrace wrote the schema."""
     return TABLE in found.schema.root.properties
 
 
@@ -69,7 +67,6 @@ class ExistingRecord:
     mapping: ValueMapping
 
     def fields(self, columns: list[pa.Array], prefix: str) -> Mapping[str, Source]:
-        """Return the fields of a row."""
         return {
             name: _converted(found, columns[found.place], self.mapping, f"subject {self.subject}, field {name}")
             for name, found in self.sides[prefix].items()
@@ -85,7 +82,6 @@ class ExistingRecord:
 
 
 def match_record(found: RegisteredSchema, schema: TableSchema, mutation: Mutation, mapping: ValueMapping) -> ExistingRecord:
-    """Match a schema of the repository with a table; raise `DefiniteError` if it cannot take the table's values."""
     root, place = found.schema.root, f"subject {found.subject}, version {found.version}"
     if root.kind is not AvroKind.RECORD:
         raise DefiniteError("the schema in the repository is not a record", place=place, hint=_remedy(found.subject))

@@ -29,18 +29,16 @@ from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.timeuuid import bulk_order_keys
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
-from headrace.sinks.kafka.scylla.cql_json import (
-    Texts,
-    in_lists,
-    joined,
-    json_of,
-    list_of,
-    object_of,
-    only_where,
-    or_null,
-    with_nulls_of,
-)
+from headrace.model.text_values import format_uuids
+from headrace.sinks.kafka.debezium.json_fragments import join, or_null, quoted
 
+Texts = Any  # pa.StringArray, which pyarrow's stubs cannot narrow
+_TEXTS: Final = frozenset(("ascii", "text", "varint", "decimal", "inet"))
+_UUIDS: Final = frozenset(("uuid", "timeuuid"))
+_FLOATS: Final = frozenset(("float", "double"))
+_HEX: Final = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")
+_EARLIEST: Final = "-292275055-05-16T16:47:04.192"
+"""The timestamp that numpy treats as null."""
 Flags = NDArray[np.bool_]
 POSITION_BYTES: Final = 20
 _STARTS: Final = (Operation.RANGE_START_INCLUSIVE, Operation.RANGE_START_EXCLUSIVE)
@@ -51,6 +49,134 @@ _WORDS: Final = {operation: "range_delete" if operation in _STARTS else operatio
 _BY_NUMBER: Final = pa.array(
     [json.dumps(_WORDS.get(Operation(number)) if number in set(Operation) else "") for number in range(_FIRST, _LAST + 1)]
 )
+
+
+def json_of(kind: CqlType, array: Any) -> Texts:
+    """Encode each value of an array of `headrace.cql.decode.arrow_arrays.arrow_type(kind)` as JSON.
+
+    As CQL's own `toJson` has them (a map is an object, a set, list, tuple or vector an array, a user type an object, a blob `"0x…"`), but
+    for what a reader of JSON would round or could not read: `varint` and `decimal` are strings, a duration is an object of its three
+    numbers, and `NaN` and `Infinity` are strings. A null value stays NULL, so that the caller can leave it out.
+    """
+    name = kind.name
+    if name in _TEXTS:
+        return quoted(array)
+    if name in _UUIDS:
+        return _in_quotes(format_uuids(array))
+    if name in _FLOATS:
+        return _floats(array)
+    match name:
+        case "blob":
+            return _in_quotes(_hex(array))
+        case "date":
+            return _in_quotes(_days(array))
+        case "timestamp":
+            return _in_quotes(_moments(array))
+        case "time":
+            return _in_quotes(array.cast(pa.string()))
+        case "duration":
+            fields = [array.field(place).cast(pa.string()) for place in range(3)]
+            return with_nulls_of(array, in_object([f.name for f in array.type], fields))
+        case "list" | "set" | "vector":
+            return with_nulls_of(array, in_lists(array.offsets, json_of(kind.args[0], array.values)))
+        case "map":
+            pairs = join(member_names(kind.args[0], array.keys), ":", or_null(json_of(kind.args[1], array.items)))
+            return with_nulls_of(array, in_lists(array.offsets, pairs, "{", "}"))
+        case "tuple":
+            parts = [or_null(json_of(part, array.field(place))) for place, part in enumerate(kind.args)]
+            return with_nulls_of(array, join("[", pc.binary_join_element_wise(*parts, ","), "]"))
+        case "udt":
+            fields = [or_null(json_of(part, array.field(place))) for place, part in enumerate(kind.args)]
+            return with_nulls_of(array, in_object(kind.fields, fields))
+    return array.cast(pa.string())
+
+
+def member_names(kind: CqlType, keys: Any) -> Texts:
+    """Encode keys of a map as JSON member names; other types become strings."""
+    texts = json_of(kind, keys)
+    if kind.name in _TEXTS or kind.name in _UUIDS or kind.name in ("blob", "date", "timestamp", "time"):
+        return texts
+    if kind.name in _FLOATS:
+        return pc.if_else(pc.starts_with(texts, '"'), texts, _in_quotes(texts))
+    return quoted(texts)
+
+
+def in_lists(offsets: Any, texts: Texts, opening: str = "[", closing: str = "]") -> Texts:
+    """Join lists of texts to JSON arrays."""
+    lists = pa.ListArray.from_arrays(offsets, or_null(texts))
+    return join(opening, pc.binary_join(lists, ","), closing)
+
+
+def in_object(names: Sequence[str], texts: Sequence[Texts]) -> Texts:
+    """Return JSON objects with all members."""
+    members = [join(f"{json.dumps(name, ensure_ascii=False)}:", text) for name, text in zip(names, texts, strict=True)]
+    return join("{", pc.binary_join_element_wise(*members, ","), "}")
+
+
+def object_of(names: Sequence[str], texts: Sequence[Texts], rows: int) -> Texts:
+    """Return JSON objects with the members that are not NULL."""
+    if not names:
+        return pa.array(["{}"] * rows, pa.string())
+    members = [join(f",{json.dumps(name, ensure_ascii=False)}:", text) for name, text in zip(names, texts, strict=True)]
+    found = join(*(pc.fill_null(member, "") for member in members))
+    return pc.replace_substring(join("{", found, "}"), "{,", "{", max_replacements=1)
+
+
+def list_of(texts: Sequence[Texts], rows: int) -> Texts:
+    """Return JSON arrays of the texts that are not NULL."""
+    if not texts:
+        return pa.array(["[]"] * rows, pa.string())
+    found = join(*(pc.fill_null(join(",", text), "") for text in texts))
+    return pc.replace_substring(join("[", found, "]"), "[,", "[", max_replacements=1)
+
+
+def only_where(condition: Any, texts: Texts) -> Texts:
+    """Set NULL where a condition is false."""
+    return pc.if_else(condition, texts, pa.scalar(None, pa.string()))
+
+
+def with_nulls_of(array: Any, texts: Texts) -> Texts:
+    return only_where(array.is_valid(), texts) if array.null_count else texts
+
+
+def _in_quotes(texts: Texts) -> Texts:
+    return join('"', texts, '"')
+
+
+def _floats(array: Any) -> Texts:
+    """Return the shortest digits that give the same bits, always with a point."""
+    digits = array.cast(pa.string())
+    finite = pc.if_else(pc.match_substring_regex(digits, "[.e]"), digits, join(digits, ".0"))
+    if pc.all(pc.is_finite(array)).as_py() in (True, None):
+        return finite
+    named = pc.if_else(pc.is_nan(array), '"NaN"', pc.if_else(pc.greater(array, 0.0), '"Infinity"', '"-Infinity"'))
+    return pc.if_else(pc.is_finite(array), finite, named)
+
+
+def _hex(array: Any) -> Texts:
+    rows = len(array)
+    _, starts, content = array.buffers()
+    if not rows or starts is None:
+        return array.cast(pa.string())
+    offsets = np.frombuffer(starts, np.int32)[array.offset : array.offset + rows + 1]
+    data = np.frombuffer(content, np.uint8)[offsets[0] : offsets[-1]] if content is not None else np.empty(0, np.uint8)
+    places = ((offsets - offsets[0]) * 2).astype(np.int32)
+    digits = pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(places), pa.py_buffer(_HEX[data])])
+    return with_nulls_of(array, join("0x", digits))
+
+
+def _days(array: Any) -> Texts:
+    # Arrow spells no year above 32767.
+    days = pc.fill_null(array.view(pa.int32()), 0).to_numpy(zero_copy_only=False).astype("datetime64[D]")
+    return with_nulls_of(array, pa.array(np.datetime_as_string(days)))
+
+
+def _moments(array: Any) -> Texts:
+    millis = pc.fill_null(array.view(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    texts = np.datetime_as_string(millis.astype("datetime64[ms]"))
+    if (texts == "NaT").any():
+        texts = np.where(texts == "NaT", _EARLIEST, texts)
+    return with_nulls_of(array, join(pa.array(texts), "Z"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +192,15 @@ class Documents:
     """The documents' timestamps."""
 
     def in_order(self) -> Documents:
-        """Return the documents ordered by time."""
         order = pc.sort_indices(self.position.cast(pa.binary()))
         return Documents(self.key.take(order), self.value.take(order), self.position.take(order), self.micros[order.to_numpy()])
 
 
 def log_documents(block: LogBlock) -> Documents:
-    """Return the documents of a block of log rows."""
     return _Log(block).documents()
 
 
 class _Log:
-    """Converts one block."""
-
     def __init__(self, block: LogBlock) -> None:
         self.table = block.table
         operations = block.operations
@@ -103,7 +225,7 @@ class _Log:
     def documents(self) -> Documents:
         members: dict[str, Texts] = {
             "table": _repeated(json.dumps(str(self.table.name), ensure_ascii=False), self.count),
-            "operation": self._words(),
+            "operation": _BY_NUMBER.take(pa.array(self.operations.astype(np.int64) - _FIRST)),
             "timestamp": pa.array(self.micros).cast(pa.string()),
             "time": self._json(CqlType("timeuuid"), TIME),
             "sequence": self._json(CqlType("int"), SEQUENCE),
@@ -191,9 +313,6 @@ class _Log:
     def _flag(self, column: CqlColumn) -> Any:
         return pc.fill_null(self._array(CqlType("boolean"), deleted(column.name)), False)
 
-    def _words(self) -> Texts:
-        return _BY_NUMBER.take(pa.array(self.operations.astype(np.int64) - _FIRST))
-
     def _is_last(self) -> Any:
         """Return whether a row ends its batch; for a range, by its end row."""
         own = pc.fill_null(self._array(CqlType("boolean"), END), False)
@@ -268,7 +387,7 @@ def _cell_times(column: CqlColumn, cell_times: Any, values: Any) -> Texts:
         return only_where(pc.and_(cell_times.is_valid(), pc.and_(values.is_valid(), pc.not_equal(lists, "null"))), lists)
     some = pc.greater(pc.list_value_length(cell_times), 0)
     known = pc.match_substring_regex(lists, "[0-9]")
-    return only_where(pc.and_(pc.and_(cell_times.is_valid(), some), known), joined("[", lists, "]"))
+    return only_where(pc.and_(pc.and_(cell_times.is_valid(), some), known), join("[", lists, "]"))
 
 
 def _ends_of_ranges(block: LogBlock, operations: NDArray[np.int8]) -> NDArray[np.int64]:
@@ -284,11 +403,10 @@ def _ends_of_ranges(block: LogBlock, operations: NDArray[np.int8]) -> NDArray[np
 
 
 def _bounds(clustering: Sequence[CqlColumn], rows: pa.RecordBatch, inclusive: Flags) -> Texts:
-    """Return one bound of ranges; NULL if open."""
     texts = [json_of(column.type, to_arrow(column.type, rows.column(column.name), column.name)) for column in clustering]
     bound = object_of([column.name for column in clustering], texts, rows.num_rows)
     words = pc.if_else(pa.array(inclusive), "true", "false")
-    return _if_any(texts, joined('{"bound":', bound, ',"inclusive":', words, "}"))
+    return _if_any(texts, join('{"bound":', bound, ',"inclusive":', words, "}"))
 
 
 def _object(names: Sequence[str], texts: Mapping[str, Texts], count: int) -> Texts:

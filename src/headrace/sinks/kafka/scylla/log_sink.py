@@ -20,12 +20,10 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress, parse_kafka_url
 from headrace.model.schema import TableName
 from headrace.sinks.cdc_log_sink import LogSink
-from headrace.sinks.kafka.messages.messages import Messages
-from headrace.sinks.kafka.messages.options import Cleanup, KafkaOptions, MessageFormat, Tombstones
-from headrace.sinks.kafka.messages.topics import ensure_topics
-from headrace.sinks.kafka.messages.writer import KafkaWriter
+from headrace.sinks.kafka.delivery import KafkaWriter, Messages
+from headrace.sinks.kafka.options import Cleanup, KafkaOptions, MessageFormat, Tombstones
 from headrace.sinks.kafka.scylla.log_documents import log_documents, row_documents
-from headrace.sinks.kafka.target_claims import KafkaClaims
+from headrace.sinks.kafka.topics import KafkaClaims, ensure_topics
 
 TOPIC: Final = "${prefix}.${db}.${table}"
 
@@ -45,7 +43,6 @@ class KafkaLogSink(LogSink):
         return cls(replace(address, topic=""), replace(chosen, topic=address.topic or chosen.topic or TOPIC))
 
     def prepare(self, tables: Iterable[CqlTable]) -> None:
-        """Create missing topics."""
         taken: dict[str, TableName] = {}
         for table in tables:
             topic = self.choices.topic_of(table.name)
@@ -58,7 +55,6 @@ class KafkaLogSink(LogSink):
         ensure_topics(self.address, self.choices, taken)
 
     def claims(self) -> KafkaClaims:
-        """Return the claims on topics of the cluster."""
         return KafkaClaims(self.address, self.choices)
 
     def target_of(self, name: TableName) -> str:
@@ -70,8 +66,6 @@ class KafkaLogSink(LogSink):
 
 @dataclass(frozen=True, slots=True)
 class LogMessageEncoder:
-    """Encodes blocks as messages."""
-
     choices: KafkaOptions
 
     def encode(self, block: LogBlock | RowBlock) -> list[Messages]:
@@ -91,7 +85,6 @@ class LogMessageEncoder:
 
 
 def _check(choices: KafkaOptions) -> None:
-    """Raise `DefiniteError` if the options do not apply to log rows."""
     if choices.format is not MessageFormat.GENERIC:
         raise DefiniteError(
             f"rows of ScyllaDB's log are no messages in the format {choices.format}",

@@ -128,7 +128,9 @@ def versions_of(order: TableVersioning, epochs: Epochs, events: EventPositions) 
 
 
 def _binlog(base: Versions, events: EventPositions) -> tuple[Versions, Versions]:
-    pos, row = _needed(events, "pos"), _filled(events.source["row"])
+    if events.source["pos"].null_count:
+        raise _lacking(events, "pos")
+    pos, row = _filled(events.source["pos"]), _filled(events.source["row"])
     names = events.source["file"].dictionary_encode()
     if names.null_count:
         raise _lacking(events, "file")
@@ -188,7 +190,6 @@ def check_ascending(
 
 
 def file_number(name: str, place: str) -> tuple[str, int]:
-    """Return a log file's base name and number."""
     base, dot, digits = name.rpartition(".")
     if not dot or not digits.isdecimal():
         raise DefiniteError(
@@ -218,8 +219,9 @@ def assign_epochs(
     for turn, end, mark in zip(turns, [*turns[1:], rows], marks, strict=True):
         problem = _problem(tail, mark)
         if problem is not None and tail.epoch == epoch:
-            raise _location(problem, f"{events.place}@{int(events.offset[turn])}")
-        is_new_log = problem is not None or (tail.epoch < epoch and _goes_back(tail, mark))
+            raise DefiniteError(problem.message, place=f"{events.place}@{int(events.offset[turn])}", hint=problem.hint)
+        goes_back = bool(tail.base and mark.base) and (mark.number, mark.position) < (tail.number, tail.position)
+        is_new_log = problem is not None or (tail.epoch < epoch and goes_back)
         # Snapshot rows contain no server id, and changes contain no snapshot position.
         tail = LogTail(
             mark.base or tail.base,
@@ -255,7 +257,6 @@ def _lsn_resets(events: EventPositions) -> tuple[list[int], list[LogTail]]:
 
 
 def _problem(tail: LogTail, mark: LogTail) -> DefiniteError | None:
-    """Return why events at a mark cannot follow the previous ones in the same epoch."""
     if mark.snapshot and tail.snapshot and mark.snapshot != tail.snapshot:
         return DefiniteError(
             "the connector has taken a second snapshot: its rows would count as older than all changes before it", hint=_NEW_SNAPSHOT
@@ -277,22 +278,8 @@ def _problem(tail: LogTail, mark: LogTail) -> DefiniteError | None:
     return None
 
 
-def _goes_back(tail: LogTail, mark: LogTail) -> bool:
-    return bool(tail.base and mark.base) and (mark.number, mark.position) < (tail.number, tail.position)
-
-
-def _location(error: DefiniteError, place: str) -> DefiniteError:
-    return DefiniteError(error.message, place=place, hint=error.hint)
-
-
 def _filled(array: pa.Array) -> npt.NDArray[np.int64]:
     return np.asarray(pc.fill_null(array, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
-
-
-def _needed(events: EventPositions, name: str) -> npt.NDArray[np.int64]:
-    if events.source[name].null_count:
-        raise _lacking(events, name)
-    return _filled(events.source[name])
 
 
 def _lacking(events: EventPositions, name: str) -> DefiniteError:

@@ -23,8 +23,6 @@ _FIRST: Final = pa.array(["first", "first_in_data_collection"])
 
 @dataclass(frozen=True, slots=True)
 class KeylessSnapshot:
-    """A snapshot from which rows were read."""
-
     table: TableName
     topic: str
     place: str
@@ -70,7 +68,6 @@ def check_first(known: Mapping[tuple[TableName, str], KeylessSnapshot], seen: It
 
 
 def second_snapshot(former: KeylessSnapshot, one: KeylessSnapshot, *, replaceable: bool) -> DefiniteError:
-    """Return the error for a second snapshot."""
     if replaceable and one.version <= former.version:
         hint = "if the source's log was reset, also raise debezium.epoch by one"
     elif replaceable:
@@ -86,7 +83,6 @@ def second_snapshot(former: KeylessSnapshot, one: KeylessSnapshot, *, replaceabl
 
 
 def begun_twice(one: KeylessSnapshot) -> DefiniteError:
-    """Return the error for a snapshot that begins twice at one position."""
     return DefiniteError(
         f"table {one.table} has no key, and the connector has started its snapshot twice, both at {one.place or 'an unknown position'}: "
         "its rows exist twice, and nothing distinguishes the first ones",

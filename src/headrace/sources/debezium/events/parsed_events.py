@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from enum import StrEnum
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.sources.debezium.events.fields import ConnectField, RowFields, WireFormat
 from headrace.sources.debezium.events.records import Records
 
 Rows = npt.NDArray[np.int64]
 """Indices of records."""
-
 CREATE, UPDATE, DELETE, READ, TRUNCATE, MESSAGE = (ord(letter) for letter in "cudrtm")
 """Values of `Events.op`: the code of the envelope's letter."""
-
 SOURCE: Final = pa.schema(
     [
         ("connector", pa.string()),
@@ -45,6 +43,66 @@ SOURCE: Final = pa.schema(
 """Source fields of an event, by the names of the envelope's `source`; NULL if absent.
 
 `ts_us` is the source's commit time: `source.ts_us`, else `source.ts_ms` in microseconds."""
+_SHARED: Final = {
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "map": pa.string(),
+}
+_JSON: Final = {
+    **_SHARED,
+    "int8": pa.int64(),
+    "int16": pa.int64(),
+    "int32": pa.int64(),
+    "float32": pa.float64(),
+    "float": pa.float64(),
+    "bytes": pa.string(),
+}
+_AVRO: Final = {
+    **_SHARED,
+    "int8": pa.int32(),
+    "int16": pa.int32(),
+    "int32": pa.int32(),
+    "float32": pa.float32(),
+    "float": pa.float32(),
+    "bytes": pa.binary(),
+}
+
+
+class WireFormat(StrEnum):
+    """The form in which a format's parser returns values."""
+
+    JSON = "json"
+    """JSON numbers, strings and booleans; bytes as base64; structs as structs."""
+    AVRO = "avro"
+    """Avro values; bytes as bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectField:
+    name: str
+    type: str
+    """Connect's type: int8, int16, int32, int64, float32 (in JSON: float), float64 (double), boolean, string, bytes, array, map, struct."""
+    semantic: str = ""
+    """The schema's name, such as `io.debezium.time.MicroTimestamp`; empty for a plain value."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    optional: bool = True
+    default: Any = None
+    fields: tuple[ConnectField, ...] = ()
+    """The fields of a struct."""
+    items: ConnectField | None = None
+    """The items of an array."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFields:
+    """A table's row as events describe it."""
+
+    row: tuple[ConnectField, ...]
+    key: tuple[str, ...]
+    """The names of the key's fields, in order; empty for a table without a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +130,6 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A record that cannot be read."""
-
     record: int
     reason: str
     hint: str = ""
@@ -92,8 +148,6 @@ class ParsedEvents:
 
 
 class EventParser(Protocol):
-    """Parses records of one format."""
-
     saw_flat: bool
     """Whether any of them was a row without an envelope."""
     saw_deleted: bool
@@ -119,7 +173,6 @@ def may_be_unsigned(source: pa.RecordBatch) -> bool:
 
 
 def take_events(events: Events, rows: Rows) -> Events:
-    """Return the selected events."""
     if len(rows) == len(events.op):
         return events
     taken = pa.array(rows)
@@ -137,7 +190,6 @@ def take_events(events: Events, rows: Rows) -> Events:
 
 
 def key_deletions(fields: RowFields, wire: WireFormat, record: Rows, image: pa.RecordBatch) -> Events:
-    """Return deletions of which only the key is known."""
     count = len(record)
     source = pa.RecordBatch.from_arrays([pa.nulls(count, kind) for kind in SOURCE.types], schema=SOURCE)
     op, no, yes = np.full(count, DELETE, np.uint8), np.zeros(count, np.bool_), np.ones(count, np.bool_)
@@ -164,31 +216,3 @@ def wire_type(field: ConnectField, wire: WireFormat) -> pa.DataType:
     if field.type == "array":
         return pa.list_(wire_type(field.items, wire) if field.items is not None else pa.string())
     return (_JSON if wire is WireFormat.JSON else _AVRO)[field.type]
-
-
-_SHARED: Final = {
-    "int64": pa.int64(),
-    "float64": pa.float64(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "string": pa.string(),
-    "map": pa.string(),
-}
-_JSON: Final = {
-    **_SHARED,
-    "int8": pa.int64(),
-    "int16": pa.int64(),
-    "int32": pa.int64(),
-    "float32": pa.float64(),
-    "float": pa.float64(),
-    "bytes": pa.string(),
-}
-_AVRO: Final = {
-    **_SHARED,
-    "int8": pa.int32(),
-    "int16": pa.int32(),
-    "int32": pa.int32(),
-    "float32": pa.float32(),
-    "float": pa.float32(),
-    "bytes": pa.binary(),
-}

@@ -11,7 +11,8 @@ from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.debezium.events.event_versions import LogTail, TableVersioning
 from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot
-from headrace.sources.debezium.events.source_marks import MarkKey, SourceMark
+from headrace.sources.debezium.events.options import DebeziumOptions, TopicMap
+from headrace.sources.debezium.events.source_marks import MarkKey, Marks, SourceMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,6 @@ class Records:
         return len(self.value)
 
     def place(self, row: int) -> str:
-        """Return a record's position for messages."""
         return f"{self.topic}[{self.partition}]@{self.offset[row].as_py()}"
 
     def reject(self, row: int, reason: str, hint: str) -> RejectedRecord:
@@ -54,8 +54,6 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class RejectedRecord:
-    """A record that cannot be read, with the reason."""
-
     topic: str
     partition: int
     offset: int
@@ -66,6 +64,10 @@ class RejectedRecord:
     headers: tuple[tuple[str, bytes | None], ...] = ()
     is_whole: bool = True
     """Whether key, value and headers are included; otherwise they must be read from the record's position."""
+
+    @property
+    def place(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,10 @@ class DetectedSchema:
     certain: bool = True
     """Whether all types are the source's: none was inferred from values or from the target."""
 
+    @property
+    def place(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
@@ -99,8 +105,6 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
-    """The result of reading records."""
-
     blocks: tuple[ChangeBlock, ...] = ()
     kept: tuple[Mapping[str, pa.BooleanArray], ...] = ()
     """Per block: columns of which some images have no value because it did not change, with a mask. The old value stays."""
@@ -118,3 +122,63 @@ class DecodedRecords:
     """The snapshots of keyless tables from which rows were read."""
     marks: Mapping[MarkKey, SourceMark] = field(default_factory=dict)
     """The marks after these records, of tables whose target counts rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable:
+    """A table as the sink has it."""
+
+    schema: TableSchema
+    keys: tuple[str, ...] | None = None
+    """The columns whose change moves a row in the sink (`TableRequirements.key_columns`). Empty: every update comes with the row before
+    it. None: the primary key's, whose changes Debezium sends as two events."""
+    order: TableVersioning | None = None
+    """The versioning rule; None until the first record fixes it (`DecodedRecords.orders`)."""
+    counts: bool = False
+    """Whether the target counts rows, so that events that come again are dropped (`events.source_marks`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadContext:
+    """The input of a task that reads records of any partition. Picklable."""
+
+    options: DebeziumOptions = field(default_factory=DebeziumOptions)
+    topics: TopicMap = field(default_factory=TopicMap)
+    tables: Mapping[TableName, KnownTable] = field(default_factory=dict)
+    tails: Mapping[tuple[str, int], LogTail] = field(default_factory=dict)
+    """The state of the log at the end of each partition's last batch (`DecodedRecords.tail`)."""
+    emptied: Mapping[TableName, int] = field(default_factory=dict)
+    """The version of each table's last truncation (`DecodedRecords.truncations`), also for tables that are not known yet. Older images,
+    from partitions that lag, are ignored."""
+    begun: int | None = None
+    """The epoch with which the pipe started, used for partitions without stored state; None: the current option."""
+    snapshots: Mapping[tuple[TableName, str], KeylessSnapshot] = field(default_factory=dict)
+    """For tables without a key: the snapshot whose rows the sink holds, by topic."""
+    marks: Marks = field(default_factory=dict)
+    """The marks of tables whose target counts rows, after the last batch (`DecodedRecords.marks`)."""
+    _read: dict[tuple[str, int], dict[int, LogTail]] = field(default_factory=dict, compare=False, repr=False)
+    """Tails of the records read so far, by offset."""
+    _passed: dict[MarkKey, dict[int, SourceMark]] = field(default_factory=dict, compare=False, repr=False)
+    """Marks of the records read so far, by offset."""
+
+    def tail_before(self, records: Records) -> LogTail | None:
+        """Return the state of the log before these records: after the last read of this reader, else after the last batch."""
+        place = (records.topic, records.partition)
+        first = int(records.offset[0].as_py()) if records.rows else 0
+        ends = self._read.get(place, {})
+        last = max((end for end in ends if end < first), default=None)
+        return self.tails.get(place) if last is None else ends[last]
+
+    def marks_before(self, records: Records) -> dict[MarkKey, SourceMark]:
+        """Return the marks before these records: of their partition after the last read of this reader, of others after the last batch."""
+        found = dict(self.marks)
+        for key, ends in self._passed.items():
+            last = max((end for end in ends if end < int(records.offset[0].as_py())), default=None)
+            if key[1:] == (records.topic, records.partition) and last is not None:
+                found[key] = ends[last]
+        return found
+
+    def first_epoch(self, topic: str) -> int:
+        """Return the epoch of a partition's first records. In a topic that gets more partitions, no key goes back to an older epoch."""
+        begun = self.options.epoch if self.begun is None else self.begun
+        return max((tail.epoch for (name, _), tail in self.tails.items() if name == topic), default=begun)

@@ -134,8 +134,6 @@ def merge_marks(before: Marks, found: Iterable[Marks]) -> dict[MarkKey, SourceMa
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Names places, and builds the errors about them."""
-
     table: TableName
     partition: str
     offset: npt.NDArray[np.int64]

@@ -7,6 +7,7 @@ is reported and does not affect others. An unreachable registry is a `TransientE
 from __future__ import annotations
 
 import functools
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,12 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.kafka.avro.decoder import Decoder
+from headrace.kafka.avro.decoder import Decoder, schema_ids
 from headrace.kafka.avro.schema import AvroKind, AvroSchema, AvroType, tree_of
-from headrace.kafka.avro.wire_header import schema_ids
 from headrace.kafka.registry import open_repository
 from headrace.kafka.schema_repository import SchemaRepository
-from headrace.sources.debezium.events.fields import ConnectField, RowFields, WireFormat
 from headrace.sources.debezium.events.options import DebeziumOptions, EventShape
 from headrace.sources.debezium.events.parsed_events import (
     DELETE,
@@ -31,18 +30,20 @@ from headrace.sources.debezium.events.parsed_events import (
     SOURCE,
     TRUNCATE,
     UPDATE,
+    ConnectField,
     Events,
     ParsedEvents,
     Rejection,
+    RowFields,
     Rows,
+    WireFormat,
     key_deletions,
     millis_to_micros,
     no_columns,
     wire_type,
 )
 from headrace.sources.debezium.events.records import Records
-from headrace.sources.debezium.formats.avro_arrays import as_wire
-from headrace.sources.debezium.formats.envelope import NO_ROWS, RecordType, about_event, classify_record, names_of_key
+from headrace.sources.debezium.formats.json_records import NO_ROWS, RecordType, about_event, classify_record, names_of_key
 from headrace.sources.debezium.types.connect_schema import field_of_avro, key_names, row_fields
 
 _OPS: Final = np.frombuffer(b"cudrtm", np.uint8)
@@ -66,8 +67,6 @@ def repository_at(address: str) -> SchemaRepository:
 
 @dataclass(frozen=True, slots=True)
 class _AvroLayout:
-    """The layout and the decoders of records of one schema."""
-
     what: RecordType
     decoder: Decoder
     fields: RowFields
@@ -81,14 +80,15 @@ class AvroParser:
     def __init__(self, options: DebeziumOptions, repository: SchemaRepository, expected: RowFields | None = None) -> None:
         """`expected`: the row as in the sink's table, for tombstones, of which only the key is known."""
         self._options, self._repository, self._expected = options, repository, expected
-        self._id_bytes = _checked(options.schema_id_bytes)
+        self._id_bytes = options.schema_id_bytes
+        if self._id_bytes not in (4, 8):
+            raise DefiniteError(f"the id of a schema takes 4 or 8 bytes, not {self._id_bytes}", hint="set schema_id_bytes to 4 or 8")
         self.saw_flat = False
         """Whether any record was a row without an envelope."""
         self.saw_deleted = False
         """Whether flat rows carry their own deletion flag."""
 
     def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> ParsedEvents:
-        """Parse records that are not tombstones. `before`: the columns requested of before images; None: all."""
         values, keys = _taken(records.value, rows), _taken(records.key, rows)
         value_ids, framed = schema_ids(values, self._id_bytes)
         refused = [_rejection(row, "it is not in Avro as a schema registry's converters write it") for row in rows[~framed].tolist()]
@@ -111,7 +111,6 @@ class AvroParser:
         return ParsedEvents(tuple(events), tuple(refused), ignored)
 
     def parse_keys(self, records: Records, rows: Rows) -> ParsedEvents:
-        """Convert tombstones to deletions, of which only the key is known."""
         keys = _taken(records.key, rows)
         ids, framed = schema_ids(keys, self._id_bytes)
         refused = [_rejection(row, "its key is not in Avro, so the deleted row is unknown") for row in rows[~framed].tolist()]
@@ -177,16 +176,12 @@ def _layout_of(
         raise DefiniteError(f"a value must be a record, not {value.root.label}", hint=_HINT)
     if what in NO_ROWS:
         return _AvroLayout(what, _decoder(value.root), RowFields((), ()), {})
-    about = {} if what is RecordType.ENVELOPE else _about(described, prefix)
+    about = {} if what is RecordType.ENVELOPE else about_event((part.name for part in described.fields), prefix)
     fields = row_fields(described, None if key is None else field_of_avro(tree_of(key.root)), frozenset(about))
     if names is not None:
         fields = replace(fields, key=tuple(name for name in names if any(part.name == name for part in fields.row)))
     wanted = _requested_fields(value.root) if what is RecordType.ENVELOPE else value.root
     return _AvroLayout(what, _decoder(value.root, wanted), fields, about)
-
-
-def _about(described: ConnectField, prefix: str) -> dict[str, str]:
-    return {part.name: said for part in described.fields if (said := about_event(part.name, prefix)) is not None}
 
 
 def _requested_fields(root: AvroType) -> AvroType:
@@ -210,8 +205,6 @@ def _decoder(writer: AvroType, reader: AvroType | None = None) -> Decoder:
 
 
 class _AvroEventReader:
-    """Return the events of one schema."""
-
     def __init__(self, layout: _AvroLayout, values: pa.BinaryArray, records: Rows, head: int) -> None:
         self._layout = layout
         found = layout.decoder.decode(values, skip=head)
@@ -257,7 +250,6 @@ class _AvroEventReader:
         return None if number < 0 else self._values.field(number)
 
     def _reject(self, wrong: Mask, reasons: Sequence[str]) -> None:
-        """Remove rows; `reasons` are those of the invalid ones, in order."""
         self.refused += [_rejection(int(row), reason) for row, reason in zip(self._records[wrong], reasons, strict=True)]
         self._keep(~wrong)
 
@@ -356,7 +348,6 @@ def _column(row: Any, part: ConnectField) -> pa.Array:
 
 
 def _chosen(mask: Mask, one: pa.Array, other: pa.Array) -> pa.Array:
-    """Take one array where the mask is set, else the other."""
     if not pa.types.is_nested(one.type):
         return pc.if_else(pa.array(mask), one, other)
     places = np.arange(len(one)) + np.where(mask, 0, len(one))
@@ -364,7 +355,6 @@ def _chosen(mask: Mask, one: pa.Array, other: pa.Array) -> pa.Array:
 
 
 def _only(array: pa.Array, mask: Mask) -> pa.Array:
-    """Set NULL where the mask is not set."""
     return array if mask.all() else array.take(pa.array(np.arange(len(array)), mask=~mask))
 
 
@@ -400,12 +390,6 @@ def _unreadable(array: pa.Array, wanted: pa.DataType) -> Mask | None:
     return None
 
 
-def _checked(id_bytes: int) -> int:
-    if id_bytes not in (4, 8):
-        raise DefiniteError(f"the id of a schema takes 4 or 8 bytes, not {id_bytes}", hint="set schema_id_bytes to 4 or 8")
-    return id_bytes
-
-
 def _key_ids(keys: pa.BinaryArray, id_bytes: int) -> npt.NDArray[np.int64]:
     ids, framed = schema_ids(keys, id_bytes)
     ids[~framed] = _OTHER_KEY
@@ -422,7 +406,6 @@ def _names_in_json(key: bytes) -> tuple[str, ...]:
 
 
 def _grouped(values: npt.NDArray[np.int64], keys: npt.NDArray[np.int64], framed: Mask) -> list[tuple[int, int, Rows]]:
-    """Return the pairs of value and key schema, and the rows of each."""
     rows = np.flatnonzero(framed)
     if not len(rows):
         return []
@@ -444,3 +427,44 @@ def _taken(array: pa.Array, rows: Rows) -> pa.Array:
 
 def _rejection(row: int, reason: str) -> Rejection:
     return Rejection(row, reason, _HINT)
+
+
+def as_wire(array: pa.Array, field: ConnectField) -> pa.Array:
+    """Return the values with maps as JSON documents and fixed types as bytes."""
+    wanted = wire_type(field, WireFormat.AVRO)
+    if array.type == wanted:
+        return array
+    if field.type == "struct":
+        return _struct(array, field, wanted)
+    if field.type == "array" and field.items is not None:
+        items = as_wire(array.values, field.items)
+        buffers = array.buffers()
+        return pa.Array.from_buffers(wanted, len(array), buffers[:2], array.null_count, array.offset, children=[items])
+    if field.type == "map":
+        return pa.array([None if row is None else orjson.dumps(_document(row)).decode() for row in array.to_pylist()], pa.string())
+    return array.cast(wanted)
+
+
+def _struct(array: pa.Array, field: ConnectField, wanted: pa.DataType) -> pa.Array:
+    parts = [as_wire(array.field(array.type.get_field_index(part.name)), part) for part in field.fields]
+    gone = array.is_null()
+    return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=gone if array.null_count else None)
+
+
+def _document(row: Any) -> Any:
+    """Return a map's entries, or the key-value records that Connect writes for keys that are not strings."""
+    pairs = [(one["key"], one["value"]) if isinstance(one, dict) else one for one in row]
+    return {
+        _json_value(key) if isinstance(_json_value(key), str) else orjson.dumps(_json_value(key)).decode(): _json_value(value)
+        for key, value in pairs
+    }
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, list):
+        return [_json_value(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _json_value(one) for key, one in value.items()}
+    return value

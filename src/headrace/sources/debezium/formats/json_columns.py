@@ -6,7 +6,8 @@ read. Python runs only for the marked texts.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,18 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from headrace.errors import DefiniteError
 from headrace.kernels.pointers import Bytes
-from headrace.sources.debezium.events.fields import ConnectField, WireFormat
-from headrace.sources.debezium.events.parsed_events import wire_type
-from headrace.sources.debezium.formats.json_program import Path, ScanProgram
+from headrace.sources.debezium.events.parsed_events import ConnectField, WireFormat, wire_type
 from headrace.sources.debezium.kernels import json_grammar as grammar
-from headrace.sources.debezium.kernels.json_scan import KINDS, Kinds, Places, Table, scan
+from headrace.sources.debezium.kernels.json_scan import KINDS, MAX_LEVELS, MEMBER_COLUMNS, NODE_COLUMNS, Kinds, Places, Table, scan
 from headrace.sources.debezium.kernels.json_values import FINE, TOO_BIG, copy_tokens, pick, read_whole, tokens_size
 from headrace.sources.debezium.types.column_mapping import DECIMAL
 
+Path = tuple[str, ...]
+_NAME_PADDING: Final = 16
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
-
 _PADDING: Final = 208
 _TEXTS: Final = 1 << grammar.TEXT | 1 << grammar.ESCAPED
 _NUMBERS: Final = 1 << grammar.WHOLE | 1 << grammar.NUMBER
@@ -57,6 +58,69 @@ _REASONS: Final = {
     grammar.TRAILING: "something follows its JSON",
     grammar.NO_OBJECT: "it is not a JSON object",
 }
+NUMERIC: Final = "number"
+"""The type of decimals that are written as numbers: `wire_array` returns their digits as text."""
+_DOCUMENT: Final = "io.debezium.data.Json"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMembers:
+    """An object: its members, in the order in which they are expected, each a value or an object."""
+
+    members: Mapping[str, ObjectMembers | None]
+    strict: bool = False
+    """Whether unlisted members are recorded."""
+    passed: frozenset[str] = frozenset()
+    """Members that are expected only to find the next one quickly: their values are checked, not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanProgram:
+    names: Bytes
+    nodes: Table
+    members: Table
+    slots: Mapping[Path, int]
+    longest_name: int
+
+
+def members_of_paths(fields: tuple[ConnectField, ...], *, strict: bool = False) -> ObjectMembers:
+    """Return the shape of fields. Structs are objects; arrays and maps are read later, from their text."""
+    return ObjectMembers({field.name: members_of_paths(field.fields) if field.type == "struct" else None for field in fields}, strict)
+
+
+def build_program(shape: ObjectMembers) -> ScanProgram:
+    names = bytearray()
+    nodes: list[list[int]] = []
+    members: list[list[int]] = []
+    slots: dict[Path, int] = {}
+    waiting: list[tuple[ObjectMembers, Path]] = [(shape, ())]
+    while waiting:
+        shape, path = waiting.pop(0)
+        if len(path) >= MAX_LEVELS:
+            raise DefiniteError(f"the event's schema is nested more than {MAX_LEVELS} levels deep", place=".".join(path))
+        nodes.append([len(members), len(shape.members), int(shape.strict)])
+        for name, below in shape.members.items():
+            text = name.encode()
+            noted = name not in shape.passed
+            if noted:
+                slots[(*path, name)] = len(slots)
+            # Breadth-first order.
+            child = len(nodes) + len(waiting) if below is not None else -1
+            members.append([len(names), len(text), int(_is_plain(name)), child, len(slots) - 1 if noted else -1])
+            names += text
+            if below is not None:
+                waiting.append((below, (*path, name)))
+    return ScanProgram(
+        np.frombuffer(names + bytearray(_NAME_PADDING), dtype=np.uint8),
+        np.array(nodes, dtype=np.int64).reshape(-1, NODE_COLUMNS),
+        np.array(members, dtype=np.int64).reshape(-1, MEMBER_COLUMNS),
+        slots,
+        max((member[1] for member in members), default=0),
+    )
+
+
+def _is_plain(name: str) -> bool:
+    return not any(character in '"\\' or character < " " for character in name)
 
 
 class TextColumn:
@@ -125,7 +189,6 @@ class ScannedRecords:
 
     @property
     def good(self) -> Mask:
-        """Texts without a known problem."""
         mask = np.ones(len(self), dtype=np.bool_)
         mask[list(self.problems)] = False
         return mask
@@ -148,7 +211,6 @@ class ScannedRecords:
         return np.zeros(KINDS, dtype=np.int64) if slot is None else self._counts[slot]
 
     def values(self, path: Path) -> ScannedValues:
-        """The positions of one value in all texts."""
         slot = self._slots.get(path)
         if slot is None:
             nothing = np.zeros(len(self), dtype=np.int32)
@@ -165,27 +227,22 @@ class ScannedRecords:
         return f" (byte {at - start} of {int(self.texts.stops[row]) - start})" if at >= start else ""
 
     def _last_name(self, row: int) -> str:
-        """The name before the value at which the scan stopped."""
         before = self.texts.data[self.texts.starts[row] : self._status[row, 1]].tobytes().rstrip(b" \t\r\n:")
         return before[before.rfind(b'"', 0, -1) :].decode(errors="replace")
 
 
 class ScannedValues:
-    """The positions of one value in all texts of a scan."""
-
     def __init__(self, scanned: ScannedRecords, path: Path, begins: Places, ends: Places, kinds: Kinds) -> None:
         self._scanned, self._path = scanned, path
         self._begins, self._ends, self.kinds = begins, ends, kinds
 
     def or_else(self, mask: Mask, other: ScannedValues) -> ScannedValues:
-        """Return these positions where the mask is true, else the other's."""
         rows = len(mask)
         found = np.empty(rows, np.int32), np.empty(rows, np.int32), np.empty(rows, np.uint8)
         pick(mask.view(np.uint8), self._begins, self._ends, self.kinds, other._begins, other._ends, other.kinds, *found)
         return ScannedValues(self._scanned, self._path, *found)
 
     def only(self, mask: Mask) -> ScannedValues:
-        """Return these positions where the mask is true, else none."""
         return ScannedValues(self._scanned, self._path, self._begins, self._ends, np.where(mask, self.kinds, np.uint8(grammar.ABSENT)))
 
     def whole(self, field_type: str = "int64") -> pa.Int64Array:
@@ -209,7 +266,6 @@ class ScannedValues:
         return self.only((self.kinds == grammar.TEXT) | (self.kinds == grammar.ESCAPED)).text()
 
     def raw(self, *kinds: int) -> pa.StringArray:
-        """Return values of these kinds as written."""
         return self._tokens(sum(1 << kind for kind in kinds), " or ".join(dict.fromkeys(_KIND_NAMES[kind] for kind in kinds)))
 
     def double(self) -> pa.DoubleArray:
@@ -239,7 +295,6 @@ class ScannedValues:
         return self.only(np.isin(self.kinds, kinds)).raw(*kinds)
 
     def shown(self, row: int) -> str:
-        """Return one value for messages."""
         return self._scanned.texts.data[self._begins[row] : self._ends[row]].tobytes()[:40].decode(errors="replace")
 
     def truth(self) -> pa.BooleanArray:
@@ -322,11 +377,6 @@ def _otherwise(field: ConnectField, *, described: bool) -> tuple[str, tuple[int,
     return "", (), ()
 
 
-NUMERIC: Final = "number"
-"""The type of decimals that are written as numbers: `wire_array` returns their digits as text."""
-_DOCUMENT: Final = "io.debezium.data.Json"
-
-
 def _picked(scanned: ScannedRecords, path: Path, chosen: Mask | None, other: Path | None) -> ScannedValues:
     values = scanned.values(path)
     if chosen is None:
@@ -352,14 +402,14 @@ def _lists(scanned: ScannedRecords, values: ScannedValues, field: ConnectField) 
     """Parse arrays with Arrow's parser: each is a line of JSON."""
     wanted = wire_type(field, WireFormat.JSON)
     lines = values.raw(grammar.ARRAY)
+    if not len(lines):
+        return pa.array([], wanted)
     filled = pc.fill_null(lines, "null")
     # A text may hold the line's end only as an escape; between values it is space.
     flat = pc.replace_substring(pc.replace_substring(filled, "\n", " "), "\r", " ")
     joined = pc.binary_join_element_wise('{"v":', flat, "}\n", "")
-    data = b"".join(joined.to_pylist()) if isinstance(joined, pa.ChunkedArray) else _bytes_of(joined)
+    data = joined.buffers()[2].slice(0, int(np.frombuffer(joined.buffers()[1], dtype=np.int32)[len(joined)]))
     options = pj.ParseOptions(explicit_schema=pa.schema([("v", wanted)]), unexpected_field_behavior="error")
-    if not len(lines):
-        return pa.array([], wanted)
     try:
         table = pj.read_json(
             pa.BufferReader(data), parse_options=options, read_options=pj.ReadOptions(use_threads=False, block_size=1 << 30)
@@ -367,11 +417,6 @@ def _lists(scanned: ScannedRecords, values: ScannedValues, field: ConnectField) 
     except pa.ArrowInvalid:
         return _lists_one_by_one(scanned, values, lines, wanted)
     return table["v"].combine_chunks()
-
-
-def _bytes_of(texts: pa.StringArray) -> pa.Buffer:
-    offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)
-    return texts.buffers()[2].slice(0, int(offsets[len(texts)]))
 
 
 def _lists_one_by_one(scanned: ScannedRecords, values: ScannedValues, lines: pa.StringArray, wanted: pa.DataType) -> pa.ListArray:

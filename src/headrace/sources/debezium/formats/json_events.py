@@ -1,13 +1,13 @@
 """JSON records to parsed events.
 
 Records with a schema are read with it. Records without one are read with the fields expected of their table; an unexpected field is
-inferred from the records that hold it (`infer`), so that the sink gets a column before anything is written.
+inferred from the records that hold it (`infer_fields`), so that the sink gets a column before anything is written.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.sources.debezium.events.fields import ConnectField, RowFields, WireFormat
 from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.sources.debezium.events.options import EventShape as ChosenShape
 from headrace.sources.debezium.events.parsed_events import (
@@ -26,36 +25,48 @@ from headrace.sources.debezium.events.parsed_events import (
     SOURCE,
     TRUNCATE,
     UPDATE,
+    ConnectField,
     Events,
     ParsedEvents,
     Rejection,
+    RowFields,
     Rows,
+    WireFormat,
     key_deletions,
     millis_to_micros,
     no_columns,
     wire_type,
 )
 from headrace.sources.debezium.events.records import Records
-from headrace.sources.debezium.formats.envelope import (
+from headrace.sources.debezium.formats.json_columns import (
+    NUMERIC,
+    Mask,
+    ScannedRecords,
+    TextColumn,
+    as_written,
+    build_program,
+    members_of_paths,
+    wire_array,
+)
+from headrace.sources.debezium.formats.json_records import (
     NO_ROWS,
     EventLayout,
+    RecordGroup,
     RecordType,
     about_event,
     classify_record,
     envelope_layout,
     flat_layout,
+    group_records,
     names_of_key,
+    objects,
+    parsed,
     presence_program,
+    schema_of,
 )
-from headrace.sources.debezium.formats.json_columns import NUMERIC, Mask, ScannedRecords, TextColumn, as_written, wire_array
-from headrace.sources.debezium.formats.json_program import build_program, members_of_paths
-from headrace.sources.debezium.formats.json_records import RecordGroup, group_records, objects, parsed, schema_of
 from headrace.sources.debezium.kernels import json_grammar as grammar
 from headrace.sources.debezium.types.connect_schema import key_names, row_fields
-from headrace.sources.debezium.types.inferred_fields import DEFAULTED, as_seen
-
-Infer = Callable[[Sequence[dict[str, Any]]], tuple[ConnectField, ...]]
-"""The fields of rows without a schema."""
+from headrace.sources.debezium.types.inferred_fields import DEFAULTED, as_seen, infer_fields
 
 _IS_OP: Final = np.isin(np.arange(256), np.frombuffer(b"cudrtm", dtype=np.uint8))
 _SHAPES: Final = {
@@ -80,9 +91,9 @@ _MOST_REQUIRED: Final = 62
 class JsonParser:
     """Parses JSON records of one table, or of one topic. Belongs to a task."""
 
-    def __init__(self, options: DebeziumOptions, expected: RowFields | None, infer: Infer, asked: frozenset[str] | None = None) -> None:
+    def __init__(self, options: DebeziumOptions, expected: RowFields | None, asked: frozenset[str] | None = None) -> None:
         """`asked`: the columns of `SOURCE` to read, the others stay NULL; None: all."""
-        self._options, self._expected, self._infer = options, expected, infer
+        self._options, self._expected = options, expected
         self._asked = frozenset(SOURCE.names) if asked is None else asked
         self.saw_flat = False
         """Whether flat rows were parsed, and which of them carry their own deletion flag."""
@@ -135,7 +146,6 @@ class JsonParser:
         return RecordType.FLAT if self._options.shape is ChosenShape.FLAT else RecordType.ENVELOPE
 
     def _layout(self, part: RecordGroup, what: RecordType, records: Records, rows: Rows) -> EventLayout:
-        """Return the layout of the part's texts, by its schema or by the expected fields."""
         prefix = self._options.flat_prefix
         if part.value is not None:
             return _described_layout(part.name, what, prefix)
@@ -145,11 +155,7 @@ class JsonParser:
             fields = replace(fields, key=key)
         if what is RecordType.ENVELOPE:
             return envelope_layout(fields)
-        return flat_layout(fields, self._about(part.payloads, prefix))
-
-    def _about(self, payloads: TextColumn, prefix: str) -> dict[str, str]:
-        names = dict.fromkeys(name for document in objects(payloads) for name in document)
-        return {name: said for name in names if (said := about_event(name, prefix)) is not None}
+        return flat_layout(fields, about_event((name for document in objects(part.payloads) for name in document), prefix))
 
     @staticmethod
     def _key_of(records: Records, rows: Rows) -> tuple[str, ...] | None:
@@ -174,20 +180,19 @@ class JsonParser:
         return scanned, layout
 
     def _grown(self, layout: EventLayout, images: list[dict[str, Any]], what: RecordType) -> EventLayout:
-        """Return the layout extended by the unknown fields of images."""
         prefix = self._options.flat_prefix if what is RecordType.FLAT else ""
-        about = {name: said for image in images for name in image if (said := about_event(name, prefix)) is not None}
+        about = about_event((name for image in images for name in image), prefix)
         known = {field.name for field in layout.fields.row} | about.keys()
-        new = tuple(field for field in self._infer(images) if field.name not in known)
+        new = tuple(field for field in infer_fields(images) if field.name not in known)
         known |= {field.name for field in new}
         silent = frozenset({name for image in images for name in image} | layout.silent) - known
         fields = replace(layout.fields, row=(*layout.fields.row, *new))
         if what is RecordType.ENVELOPE:
             return envelope_layout(fields, silent)
-        return flat_layout(fields, {**_about_of(layout), **about}, silent)
+        known_about = {path[0]: said for said, path in layout.source.items() if len(path) == 1}
+        return flat_layout(fields, {**known_about, **about}, silent)
 
     def parse_keys(self, records: Records, rows: Rows) -> ParsedEvents:
-        """Convert tombstones to deletions, of which only the key is known."""
         everything = group_records(
             TextColumn.of(records.key).take(rows), TextColumn(np.zeros(1, np.uint8), *np.zeros((2, len(rows)), np.int64))
         )
@@ -228,13 +233,12 @@ class JsonParser:
 
 @functools.lru_cache(maxsize=256)
 def _described_layout(name: tuple[bytes | None, bytes | None], what: RecordType, prefix: str) -> EventLayout:
-    """Return the layout of records with these schemas of value and key."""
     value, key = (None if text is None else schema_of(text) for text in name)
     assert isinstance(value, ConnectField)
     assert not isinstance(key, DefiniteError)
     if what is RecordType.ENVELOPE:
         return envelope_layout(row_fields(value, key))
-    about = {field.name: said for field in value.fields if (said := about_event(field.name, prefix)) is not None}
+    about = about_event((field.name for field in value.fields), prefix)
     return flat_layout(row_fields(value, key, frozenset(about)), about)
 
 
@@ -251,7 +255,6 @@ def _unknown_fields(scanned: ScannedRecords, layout: EventLayout) -> Rows:
 
 
 def _shapes(scanned: ScannedRecords, layout: EventLayout) -> dict[str, set[str]]:
-    """Return the JSON types of each field's values."""
     sides = [side for side in (layout.after, layout.before) if side is not None]
     found: dict[str, set[str]] = {}
     for field in layout.fields.row:
@@ -263,20 +266,11 @@ def _shapes(scanned: ScannedRecords, layout: EventLayout) -> dict[str, set[str]]
 def _images(document: Any, what: RecordType) -> list[dict[str, Any]]:
     if not isinstance(document, dict):
         return []
-    return (
-        [document]
-        if what is RecordType.FLAT
-        else [side for side in (document.get("after"), document.get("before")) if isinstance(side, dict)]
-    )
-
-
-def _about_of(layout: EventLayout) -> dict[str, str]:
-    return {path[0]: said for said, path in layout.source.items() if len(path) == 1}
+    sides = [document] if what is RecordType.FLAT else [document.get("after"), document.get("before")]
+    return [side for side in sides if isinstance(side, dict)]
 
 
 class _JsonEventReader:
-    """The events of one scan."""
-
     def __init__(
         self,
         scanned: ScannedRecords,
@@ -340,7 +334,6 @@ class _JsonEventReader:
         return [*(field for field in row if not field.optional), *defaulted][:_MOST_REQUIRED]
 
     def _without(self, made: Events, rows: Rows, pattern: int) -> Events:
-        """Return the selected events, without the fields that they lack."""
         lost = {field.name for place, field in enumerate(self._required()) if pattern >> place & 1}
         taken = pa.array(rows)
         fields, image, before = made.fields, made.image.take(taken), made.before.take(taken)
@@ -351,7 +344,6 @@ class _JsonEventReader:
         return Events(fields, made.wire, made.record[rows], made.op[rows], image, made.source.take(taken), made.has_before[rows], before)
 
     def _letters(self, path: tuple[str, ...]) -> npt.NDArray[np.uint8]:
-        """Return the code of one-letter texts; 0 for all others."""
         values = self._scanned.values(path)
         return values.letters()
 

@@ -1,7 +1,8 @@
-"""Decodes bytes sent as text and numbers sent as bytes, a column at a time.
+"""Decodes bytes sent as text, numbers sent as bytes, geometries and vectors, a column at a time.
 
 Invariant: the result equals Python's `base64`, `bytes.fromhex` and `int.from_bytes` for every row. A row that they would reject is marked
-as bad and is NULL; others are unaffected.
+as bad and is NULL; others are unaffected. A geometry has the model's form: the spatial reference in four bytes, then well-known binary
+without a reference. PostGIS embeds one; it is removed, and used if the struct has none.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.model.schema import Column
 from headrace.sources.debezium.kernels.values import PAD, decode_base64, extend_numbers
 
 Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
@@ -23,6 +25,10 @@ _STANDARD: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 NARROW: Final = 15
 """Bytes of a whole number that surely fits 38 digits; one more may not."""
 WIDE: Final = 32
+_WKB_HEAD: Final = 9
+"""Byte order, type in four bytes, and a reference in four bytes if the type has the flag."""
+_REFERENCED: Final = 0x20
+_POINT: Final = np.frombuffer(b"\x01\x01\x00\x00\x00", np.uint8)
 
 
 class ParsedColumn(NamedTuple):
@@ -41,7 +47,6 @@ class Spans(NamedTuple):
 
 
 def spans(array: Array) -> Spans:
-    """The bytes of an array of texts or bytes."""
     valid = None
     if array.null_count:
         valid = valid_rows(array)
@@ -56,7 +61,6 @@ def spans(array: Array) -> Spans:
 
 
 def valid_rows(array: Array) -> Mask:
-    """Which rows are not NULL."""
     return np.asarray(pc.is_valid(array).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
@@ -66,7 +70,6 @@ def struct_parts(array: Array) -> dict[str, Array]:
 
 
 def with_nulls_at(array: Array, rows: Mask) -> Array:
-    """The array with NULL in the given rows."""
     return pc.if_else(pa.array(rows), pa.scalar(None, array.type), array)
 
 
@@ -99,7 +102,6 @@ def from_base64(texts: Array) -> ParsedColumn:
 
 
 def from_hex(texts: Array) -> ParsedColumn:
-    """Bytes of hexadecimal digits."""
     found = spans(texts)
     sizes = np.diff(found.offsets)
     odd = (sizes & 1) != 0
@@ -119,7 +121,6 @@ def _decode_one_by_one(parse: Any, texts: Array, bad: Mask) -> ParsedColumn:
 
 
 def _rows_of(places: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> Mask:
-    """The rows in which bytes lie."""
     rows = np.zeros(len(offsets) - 1, np.bool_)
     rows[np.searchsorted(offsets, places, side="right") - 1] = True
     return rows
@@ -132,7 +133,6 @@ def _binary(data: npt.NDArray[np.uint8], offsets: npt.NDArray[Any], valid: Mask 
 
 
 def fixed(raw: Array, width: int) -> ParsedColumn:
-    """Bytes of one size as Arrow's type of that size."""
     found = spans(raw)
     sizes = np.diff(found.offsets)
     there = np.ones(len(raw), np.bool_) if found.valid is None else found.valid
@@ -190,3 +190,78 @@ def bits(raw: Array) -> ParsedColumn:
     for row in np.flatnonzero(sizes > 8):
         bad[row] = bool(found.data[starts[row] + 8 : starts[row] + sizes[row]].any())
     return ParsedColumn(_masked(pa.uint64(), values, there & ~bad), bad if bad.any() else None)
+
+
+def geometries(array: Array) -> ParsedColumn:
+    """Structs of `wkb` and `srid` (points: also of `x` and `y`)."""
+    gone = ~valid_rows(array)
+    parts = struct_parts(array)
+    shapes, bad = parts["wkb"], None
+    if pa.types.is_string(shapes.type):
+        shapes, bad = from_base64(shapes)
+    shapes = shapes.cast(pa.binary())
+    if "x" in parts and shapes.null_count > int(gone.sum()):
+        shapes = pc.coalesce(shapes, _points(parts["x"], parts["y"]))
+    sent = parts["srid"].cast(pa.int32()) if "srid" in parts else pa.nulls(len(array), pa.int32())
+    shapes, inside = _without_reference(shapes)
+    references = pc.fill_null(pc.coalesce(sent, inside), 0)
+    heads = pa.Array.from_buffers(pa.binary(4), len(array), [None, pa.py_buffer(references.to_numpy().astype("<i4"))]).cast(pa.binary())
+    whole = pc.binary_join_element_wise(heads, shapes, pa.scalar(b"", pa.binary()))
+    if gone.any():
+        whole = with_nulls_at(whole, gone)
+    empty = pc.fill_null(pc.less(pc.binary_length(shapes), 5), True).to_numpy(zero_copy_only=False) & ~gone
+    wrong = np.asarray(empty, dtype=np.bool_) if bad is None else np.asarray(empty | bad, dtype=np.bool_)
+    return ParsedColumn(with_nulls_at(whole, wrong), wrong) if wrong.any() else ParsedColumn(whole)
+
+
+def _points(x: Array, y: Array) -> Array:
+    rows = np.empty((len(x), 21), np.uint8)
+    rows[:, :5] = _POINT
+    for place, numbers in ((5, x), (13, y)):
+        filled = pc.fill_null(numbers.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False).astype("<f8")
+        rows[:, place : place + 8] = filled.view(np.uint8).reshape(-1, 8)
+    made = pa.Array.from_buffers(pa.binary(21), len(x), [None, pa.py_buffer(rows)]).cast(pa.binary())
+    return pc.if_else(pc.and_(pc.is_valid(x), pc.is_valid(y)), made, pa.scalar(None, pa.binary()))
+
+
+def _without_reference(shapes: Array) -> tuple[Array, Array]:
+    found = spans(shapes)
+    starts, sizes = found.offsets[:-1], np.diff(found.offsets)
+    long = sizes >= _WKB_HEAD
+    # The highest byte of the type lies last if the least significant one comes first.
+    little = np.zeros(len(shapes), np.bool_)
+    little[long] = found.data[starts[long]] == 1
+    flag = starts + np.where(little, 4, 1)
+    inside = np.zeros(len(shapes), np.bool_)
+    inside[long] = (found.data[flag[long]] & _REFERENCED) != 0
+    if not inside.any():
+        return shapes, pa.nulls(len(shapes), pa.int32())
+    data = found.data.copy()
+    data[flag[inside]] &= 0xFF ^ _REFERENCED
+    places = starts[inside][:, None] + np.arange(5, _WKB_HEAD)
+    raw = data[places]
+    numbers = np.zeros(len(shapes), np.int32)
+    forward, backward = raw.copy().view("<i4").reshape(-1), raw.copy().view(">i4").reshape(-1)
+    numbers[inside] = np.where(little[inside], forward, backward)
+    keep = np.ones(len(data), np.bool_)
+    keep[places.reshape(-1)] = False
+    offsets = found.offsets - np.concatenate(([0], np.cumsum(inside * 4)))
+    return _binary(data[keep], offsets, found.valid), pa.array(numbers, mask=~inside)
+
+
+def vectors(array: Array, column: Column) -> ParsedColumn:
+    """Lists of numbers as lists of four-byte floats; a list with a NULL in it is bad. Doubles were floats in the source (pgvector)."""
+    bad = np.zeros(len(array), np.bool_)
+    if array.flatten().null_count:
+        parents = pc.list_parent_indices(array).to_numpy()
+        bad[parents[~valid_rows(array.flatten())]] = True
+        array = with_nulls_at(array, bad)
+    # Compact the buffers, so that lists and numbers can be recombined.
+    whole = pa.concat_arrays([array.take(pa.array(np.arange(len(array))))])
+    numbers = whole.values.slice(whole.offsets[0].as_py(), whole.offsets[-1].as_py() - whole.offsets[0].as_py()).cast(
+        pa.float32(), safe=False
+    )
+    offsets = pc.subtract(whole.offsets, whole.offsets[0])
+    nulls = None if not whole.null_count else pa.array(~valid_rows(whole))
+    made = pa.ListArray.from_arrays(offsets, numbers, type=column.arrow_type, mask=nulls)
+    return ParsedColumn(made, bad if bad.any() else None)

@@ -15,7 +15,7 @@ from typing import Final
 from headrace.errors import DefiniteError
 from headrace.model.column_types import COLUMN_TYPES, FRACTIONAL_FORMS, ValueForm
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sources.debezium.events.fields import ConnectField, RowFields
+from headrace.sources.debezium.events.parsed_events import ConnectField, RowFields
 
 SOURCE_TYPE: Final = "__debezium.source.column.type"
 SOURCE_LENGTH: Final = "__debezium.source.column.length"
@@ -118,7 +118,12 @@ def table_schema(name: TableName, fields: RowFields, default_of: DefaultOf | Non
     twice = next((field.name for i, field in enumerate(fields.row) if any(field.name == other.name for other in fields.row[:i])), None)
     if twice is not None:
         raise DefiniteError(f"events of {name} have two fields {twice!r}", place=str(name))
-    columns = tuple(_with_default(field, column_of(field), default_of) for field in fields.row)
+    columns = tuple(map(column_of, fields.row))
+    if default_of is not None:
+        columns = tuple(
+            column if field.default is None else replace(column, default=default_of(field, column))
+            for field, column in zip(fields.row, columns, strict=True)
+        )
     required = frozenset(fields.key)
     return TableSchema(
         name,
@@ -155,7 +160,6 @@ def numeric_digits(numeric: str) -> tuple[int, int] | None:
 
 
 def column_of(field: ConnectField) -> Column:
-    """The column that holds every value of a field."""
     column = _by_source(field, _by_field(field))
     source = source_type(field)
     return replace(
@@ -190,7 +194,8 @@ def source_type(field: ConnectField) -> str:
 
 def field_type(field: ConnectField) -> str:
     """A field's type for people, and for telling whether two events mean the same: `int64`, `Decimal(12,2)`, `MicroTimestamp`."""
-    short = field.semantic.rpartition(".")[2] if _is_known(field.semantic) else ""
+    is_known = field.semantic.startswith(("io.debezium.", "org.apache.kafka.connect.data."))
+    short = field.semantic.rpartition(".")[2] if is_known else ""
     if field.semantic == DECIMAL:
         return f"decimal({field.parameters.get(PRECISION, '?')},{field.parameters.get('scale', '0')})"
     if field.semantic == "io.debezium.data.Bits":
@@ -205,7 +210,6 @@ def field_type(field: ConnectField) -> str:
 
 
 def is_guessed(column: Column) -> bool:
-    """Whether a column's type was inferred from values only."""
     return column.source_type.endswith(AS_IT_LOOKS)
 
 
@@ -215,7 +219,6 @@ def may_be_unsigned(column: Column) -> bool:
 
 
 def members_of(field: ConnectField) -> tuple[str, ...]:
-    """The names that an Enum or EnumSet allows."""
     return tuple(options_of(field).values())
 
 
@@ -242,12 +245,7 @@ def escaped_option(name: str) -> str:
     return name.replace("\\", "\\\\").replace(",", "\\,")
 
 
-def _is_known(semantic: str) -> bool:
-    return semantic.startswith(("io.debezium.", "org.apache.kafka.connect.data."))
-
-
 def _by_field(field: ConnectField) -> Column:
-    """Derive the column from the field itself."""
     if field.semantic == DECIMAL:
         return _decimal(field)
     if field.semantic == "io.debezium.data.Bits":
@@ -301,12 +299,6 @@ def _fractional_digits(field: ConnectField) -> int:
     """Return fractional digits of a second: PostgreSQL's scale, MySQL's length, or 0."""
     length, scale = _number(field, SOURCE_LENGTH), _number(field, SOURCE_SCALE)
     return min(scale if scale is not None else length or 0, _MOST_FRACTION)
-
-
-def _with_default(field: ConnectField, column: Column, default_of: DefaultOf | None) -> Column:
-    if field.default is None or default_of is None:
-        return column
-    return replace(column, default=default_of(field, column))
 
 
 def _number(field: ConnectField, name: str) -> int | None:

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from headrace.errors import DefiniteError
-from headrace.sources.debezium.events.fields import ConnectField, RowFields
-from headrace.sources.debezium.types.column_mapping import ESCAPED
+from headrace.sources.debezium.events.parsed_events import ConnectField, RowFields
+from headrace.sources.debezium.types.column_mapping import DECIMAL, ESCAPED, PRECISION
 
 _JSON_WORDS: Final = {"float": "float32", "double": "float64"}
 _CONNECT_WORDS: Final = frozenset({"int8", "int16", "int32", "int64", "float32", "float64", "boolean", "string", "bytes"})
@@ -28,8 +28,6 @@ _AVRO_WORDS: Final = {
     "fixed": "bytes",
     "enum": "string",
 }
-_DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
-_PRECISION: Final = "connect.decimal.precision"
 _LOGICAL: Final = {
     "date": "io.debezium.time.Date",
     "time-millis": "io.debezium.time.Time",
@@ -42,7 +40,7 @@ _LOGICAL: Final = {
     "local-timestamp-micros": "io.debezium.time.MicroTimestamp",
     "local-timestamp-nanos": "io.debezium.time.NanoTimestamp",
     "uuid": "io.debezium.data.Uuid",
-    "decimal": _DECIMAL,
+    "decimal": DECIMAL,
 }
 """Avro's own logical types, of schemas that no converter of Connect's made."""
 _WRITTEN_IN_STATEMENTS: Final = ("io.debezium.connector.mysql.", "io.debezium.connector.mariadb.")
@@ -74,8 +72,6 @@ def field_of_avro(schema: Any, name: str = "") -> ConnectField:
 
 
 class _Avro:
-    """Reads one schema, and remembers the types that it names on the way."""
-
     def __init__(self) -> None:
         self._named: dict[str, ConnectField] = {}
 
@@ -158,11 +154,11 @@ def _with_logical_type(schema: Mapping[str, Any], found: ConnectField) -> Connec
     logical = str(schema.get("logicalType", ""))
     if not schema.get("connect.name") and logical in _LOGICAL:
         semantic = _LOGICAL[logical]
-    if semantic == _DECIMAL and "scale" not in parameters:
+    if semantic == DECIMAL and "scale" not in parameters:
         parameters["scale"] = str(schema.get("scale", 0))
-    if semantic == _DECIMAL and "precision" in schema and not schema.get("connect.name"):
+    if semantic == DECIMAL and "precision" in schema and not schema.get("connect.name"):
         # Ignored next to Connect's own properties: converters write 64 where Connect has no precision.
-        parameters.setdefault(_PRECISION, str(schema["precision"]))
+        parameters.setdefault(PRECISION, str(schema["precision"]))
     word = schema.get("connect.type")
     return replace(
         found,
@@ -180,7 +176,6 @@ def _full_name(schema: Mapping[str, Any], namespace: str) -> tuple[str, str]:
 
 
 def is_envelope(value: ConnectField) -> bool:
-    """Whether a value's schema is Debezium's envelope, not the row itself."""
     return {part.name for part in value.fields} >= _ENVELOPE
 
 

@@ -13,9 +13,9 @@ from typing import Any, Final, assert_never
 
 from headrace.errors import DefiniteError
 from headrace.model.column_types import ValueForm
-from headrace.model.schema import Column, TableSchema
-from headrace.sources.debezium.events.fields import ConnectField, RowFields
+from headrace.model.schema import Column, TableName, TableSchema
 from headrace.sources.debezium.events.options import DebeziumOptions
+from headrace.sources.debezium.events.parsed_events import ConnectField, RowFields
 from headrace.sources.debezium.types.column_mapping import (
     AS_IT_LOOKS,
     DECIMAL,
@@ -27,7 +27,9 @@ from headrace.sources.debezium.types.column_mapping import (
     escaped_option,
     is_guessed,
     numeric_digits,
+    table_schema,
 )
+from headrace.sources.debezium.types.values import default_text
 
 _DECIMALS: Final = ("precise", "string", "double")
 _TIMES: Final = ("adaptive_time_microseconds", "adaptive", "connect", "isostring", "microseconds", "nanoseconds")
@@ -61,16 +63,18 @@ _AS_THEY_CAME: Final = {
     "struct Geometry": "geometry",
 }
 """Shapes by what `field_type` calls them."""
+_NUMBERS: Final = frozenset({"int64", "float64"})
+_MOMENTS: Final = ("Timestamp", ".Date", ".Time", ".MicroTime", ".NanoTime")
+_WHOLE: Final = frozenset({"int8", "int16", "int32", "int64"})
+SEEN: Final = "headrace.seen"
+"""Marks a field of a known column whose values have an unexpected form; it does not change the column."""
+_schemas: dict[int, tuple[RowFields, TableName, TableSchema]] = {}
+"""Cache by the identity of the fields: a parser reuses the fields of a schema."""
+_MAX_SCHEMAS: Final = 256
 
 
 def expected_fields(schema: TableSchema, options: DebeziumOptions) -> RowFields:
     """What Debezium sends for rows of a table that is known, without saying so."""
-    check_modes(options)
-    return RowFields(tuple(expected_field(column, options) for column in schema.columns), schema.row_key)
-
-
-def check_modes(options: DebeziumOptions) -> None:
-    """Reject modes that no connector has."""
     numeric_digits(options.numeric)
     for setting, given, known in (
         ("decimals", options.decimals, _DECIMALS),
@@ -79,10 +83,10 @@ def check_modes(options: DebeziumOptions) -> None:
     ):
         if given not in known:
             raise DefiniteError(f"{setting} cannot be {given!r}", place=setting, hint=f"choose the connector's own: {', '.join(known)}")
+    return RowFields(tuple(expected_field(column, options) for column in schema.columns), schema.row_key)
 
 
 def expected_field(column: Column, options: DebeziumOptions) -> ConnectField:
-    """What Debezium sends for a column."""
     came = column.source_type.removesuffix(AS_IT_LOOKS)
     if came in _AS_THEY_CAME:
         # Only the form of past events is known; future events have the same.
@@ -100,7 +104,6 @@ def expected_field(column: Column, options: DebeziumOptions) -> ConnectField:
 
 
 def _form(column: Column, options: DebeziumOptions) -> tuple[str, str, Mapping[str, str]]:
-    """Connect's word, the schema's name and its parameters."""
     connect, semantic = column.type.connect, column.type.semantic
     match column.form:
         case ValueForm.DECIMAL:
@@ -124,15 +127,9 @@ def _form(column: Column, options: DebeziumOptions) -> tuple[str, str, Mapping[s
             return (*_temporal_form(column, options.times), {})
         case ValueForm.INTEGER if column.type.bits == 32 and column.source_type.lower().startswith("mediumint"):
             return "int32", "", {}
-        case (
-            ValueForm.INTEGER
-            | ValueForm.FLOAT
-            | ValueForm.TEXT
-            | ValueForm.YEAR
-            | ValueForm.JSON
-            | ValueForm.FIXED_BYTES
-            | ValueForm.VECTOR
-        ):
+        case ValueForm.INTEGER | ValueForm.FLOAT | ValueForm.YEAR | ValueForm.VECTOR:
+            return connect, semantic, {}
+        case ValueForm.TEXT | ValueForm.JSON | ValueForm.FIXED_BYTES:
             return connect, semantic, {}
         case unknown:
             assert_never(unknown)
@@ -148,15 +145,6 @@ def _temporal_form(column: Column, mode: str) -> tuple[str, str]:
     micro = column.precision > _MILLIS or (mode == "adaptive_time_microseconds" and column.form is ValueForm.TIME)
     name = _MODE_NAMES.get(mode, _MODE_NAMES["microseconds"] if micro else "io.debezium.time.{}").format(plain)
     return ("int32" if name.endswith(".Time") else "int64"), name
-
-
-_NUMBERS: Final = frozenset({"int64", "float64"})
-_MOMENTS: Final = ("Timestamp", ".Date", ".Time", ".MicroTime", ".NanoTime")
-_WHOLE: Final = frozenset({"int8", "int16", "int32", "int64"})
-
-
-SEEN: Final = "headrace.seen"
-"""Marks a field of a known column whose values have an unexpected form; it does not change the column."""
 
 
 def as_seen(fields: RowFields, shapes: Mapping[str, AbstractSet[str]]) -> RowFields:
@@ -254,3 +242,28 @@ def _field_of_json_type(name: str, shape: str) -> ConnectField:
             # A list of anything is a document, as a map is: in text.
             return ConnectField(name, "map", parameters=_GUESSED)
     return ConnectField(name, shape, parameters=_GUESSED)
+
+
+def described_schema(table: TableName, fields: RowFields) -> TableSchema:
+    cached = _schemas.get(id(fields))
+    if cached is not None and cached[0] is fields and cached[1] == table:
+        return cached[2]
+    if len(_schemas) >= _MAX_SCHEMAS:
+        _schemas.clear()
+    schema = table_schema(table, fields, default_text)
+    _schemas[id(fields)] = (fields, table, schema)
+    return schema
+
+
+def completed_schema(table: TableName, known: TableSchema, expected: RowFields, fields: RowFields) -> TableSchema:
+    """Return the table as fields describe it; columns whose fields are only the expected ones stay as they are known."""
+    expected_ids = {id(field) for field in expected.row}
+    undescribed = {field.name for field in fields.row if id(field) in expected_ids or SEEN in field.parameters}
+    if undescribed:
+        described = [column for column in table_schema(table, fields, default_text).columns if column.name not in undescribed]
+        kept = [column for column in known.columns if column.name in undescribed]
+        schema = replace(known, columns=(*kept, *described), primary_key=fields.key)
+    else:
+        schema = described_schema(table, fields)
+    # Keys without names (or in another format) do not change the table's key.
+    return schema if fields.key else replace(schema, primary_key=known.row_key)

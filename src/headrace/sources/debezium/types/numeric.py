@@ -48,7 +48,8 @@ def integers(array: Array, column: Column, wraps: bool) -> ParsedColumn:
     if wraps and column.form is ValueForm.INTEGER and pa.types.is_uint64(kind) and pa.types.is_signed_integer(array.type):
         return ParsedColumn(array.cast(pa.int64()).view(kind))
     if not pa.types.is_integer(array.type):
-        return each(array, kind, lambda part: _whole(part).cast(kind))
+        numbers = array.cast(pa.uint8()) if pa.types.is_boolean(array.type) else array
+        return each(numbers, kind, lambda part: part.cast(kind))
     least, most = column.type.value_range
     if column.form is ValueForm.BITS and column.precision:
         most = min(most, (1 << column.precision) - 1)
@@ -60,11 +61,6 @@ def integers(array: Array, column: Column, wraps: bool) -> ParsedColumn:
     outside = pc.or_(pc.less(wide, pa.scalar(least, wide.type)), pc.greater(wide, pa.scalar(most, wide.type)))
     bad = np.asarray(pc.fill_null(outside, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
     return ParsedColumn(with_nulls_at(array, bad).cast(kind), bad)
-
-
-def _whole(array: Array) -> Array:
-    """What is no integer by its type: truths, texts, fractions and decimals that are whole."""
-    return array.cast(pa.uint8()) if pa.types.is_boolean(array.type) else array
 
 
 def floats(array: Array, column: Column) -> ParsedColumn:
@@ -92,47 +88,35 @@ def _scaled(whole: Array, scale: int) -> Array:
     return pa.Array.from_buffers(kind, len(whole), whole.buffers(), offset=whole.offset)
 
 
-def variable_decimals(array: Array) -> tuple[Array, Array, Mask | None]:
-    """Structs of a scale and digits: the digits as numbers of scale 0, the scales, and the bad rows."""
-    parts = struct_parts(array)
-    scales, digits = parts["scale"].cast(pa.int64()), parts["value"]
+def variable_texts(array: Array) -> ParsedColumn:
+    """All digits of decimals of any scale and length (structs of a scale and digits), as text."""
+    members = struct_parts(array)
+    scales, digits = members["scale"].cast(pa.int64()), members["value"]
     bad: Mask | None = None
     if pa.types.is_string(digits.type):
         digits, bad = from_base64(digits)
-    return digits, scales, bad
-
-
-def variable_texts(array: Array) -> ParsedColumn:
-    """All digits of decimals of any scale and length, as text."""
-    digits, scales, bad = variable_decimals(array)
-    rows = [(place, _group(digits, scales, place)) for place in pc.unique(scales.drop_null()).to_pylist()]
     parts, order = [pa.nulls(0, pa.string())], [np.empty(0, np.int64)]
-    for scale, where in rows:
+    for scale in pc.unique(scales.drop_null()).to_pylist():
+        there = pc.and_(pc.equal(scales, scale), pc.is_valid(digits))
+        where = np.flatnonzero(pc.fill_null(there, False).to_numpy(zero_copy_only=False))
         parts.append(_to_text(digits.take(pa.array(where)), int(scale)))
         order.append(where)
     return ParsedColumn(_scattered(len(array), parts, order), bad)
 
 
 def variable_as(array: Array, column: Column) -> ParsedColumn:
-    """Decimals of any scale as those of a column."""
     texts = variable_texts(array)
     found = _decimals_of_texts(texts.array, column)
     return ParsedColumn(found.array, either(texts.bad, found.bad))
 
 
 def decimals_of_bytes(array: Array, scale: int, column: Column) -> ParsedColumn:
-    """Decimals as Connect writes them, as those of a column."""
     if 0 <= scale <= MOST_DIGITS:
         return fitted(decimal_bytes(array, scale), column)
     # 12E+3: Arrow's decimals do not support negative scales.
     digits, bad = from_base64(array) if pa.types.is_string(array.type) else ParsedColumn(array)
     found = _decimals_of_texts(_to_text(digits, scale), column)
     return ParsedColumn(found.array, either(bad, found.bad))
-
-
-def _group(digits: Array, scales: Array, scale: object) -> Any:
-    there = pc.and_(pc.equal(scales, scale), pc.is_valid(digits))
-    return np.flatnonzero(pc.fill_null(there, False).to_numpy(zero_copy_only=False))
 
 
 def _scattered(rows: int, parts: list[Array], order: list[Any]) -> Array:
@@ -183,7 +167,6 @@ def decimals(array: Array, column: Column) -> ParsedColumn:
 
 
 def _decimals_of_texts(texts: Array, column: Column) -> ParsedColumn:
-    """Decimals in digits: compiled, where they are short enough for 64 bits."""
     found = spans(texts)
     numbers, state = np.empty(len(texts), np.int64), np.empty(len(texts), np.uint8)
     if column.scale > _SHORT or read_digits(found.data, found.offsets, column.precision - column.scale, column.scale, numbers, state):
@@ -224,11 +207,8 @@ def _without_exponents(texts: Array) -> Array:
         return texts
     named = pc.dictionary_encode(texts.take(pa.array(raised)))
     written = pa.array([_written_out(text) for text in named.dictionary.to_pylist()], pa.string())
-    return _scattered(
-        len(texts),
-        [texts.take(pa.array(np.setdiff1d(np.arange(len(texts)), raised))), written.take(named.indices)],
-        [np.setdiff1d(np.arange(len(texts)), raised), raised],
-    )
+    others = np.setdiff1d(np.arange(len(texts)), raised)
+    return _scattered(len(texts), [texts.take(pa.array(others)), written.take(named.indices)], [others, raised])
 
 
 def _written_out(text: str) -> str:
@@ -239,5 +219,4 @@ def _written_out(text: str) -> str:
 
 
 def either(first: Mask | None, second: Mask | None) -> Mask | None:
-    """Rows that are bad for one of two reasons."""
     return second if first is None else first if second is None else first | second

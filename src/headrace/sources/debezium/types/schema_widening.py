@@ -20,9 +20,9 @@ from headrace.model.alter_effects import Alteration, AlteredColumn, BackfillValu
 from headrace.model.column_types import COLUMN_TYPES, FRACTIONAL_FORMS, ValueForm
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.model.schema_change import FIRST, AddColumn, ModifyColumn, TableChange, alter
-from headrace.sources.mysql.schema.added_column_values import backfill_value
+from headrace.sources.debezium.types.column_mapping import MOST_DIGITS
+from headrace.sources.mysql.schema.alter_effects import backfill_value
 
-_MOST_DIGITS: Final = 76
 _INTEGER_EVENTS: Final[dict[Kind, tuple[Kind, ...]]] = {
     Kind.INT8: (Kind.INT16,),
     Kind.UINT8: (Kind.INT8, Kind.INT16),
@@ -36,8 +36,6 @@ _INTEGER_EVENTS: Final[dict[Kind, tuple[Kind, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class WidenedSchema:
-    """What becomes of a table."""
-
     schema: TableSchema
     """As it must be: it holds the old rows and the new."""
     changes: tuple[TableChange, ...] = ()
@@ -48,7 +46,6 @@ class WidenedSchema:
 
 
 def can_hold(known: TableSchema, sent: TableSchema, *, zeroes: bool = False) -> bool:
-    """Whether the known table can hold rows of events with this description."""
     try:
         return widen_schema(known, sent, zeroes=zeroes).alteration is None
     except DefiniteError:
@@ -127,7 +124,6 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def _added(column: Column, notes: list[str], zeroes: bool) -> tuple[Column, Effect]:
-    """A new column, and its value in existing rows."""
     effect = backfill_value(column, zeroes=zeroes)
     if not isinstance(effect, UnknownValues):
         return column, effect
@@ -161,7 +157,9 @@ def _grown(known: TableSchema, old: Column, new: Column) -> Column:
 
 def _widened(old: Column, new: Column) -> Column | None:
     """The narrowest column for both; None if there is none that alters no values."""
-    if not _from_events(old) and _may_arrive_as(old, new) and not _is_more_precise(new):
+    # Whether events pass on the source's own type.
+    is_more_precise = not _from_events(new) and new.form is not ValueForm.DECIMAL
+    if not _from_events(old) and _may_arrive_as(old, new) and not is_more_precise:
         return old
     if old.form is ValueForm.INTEGER and new.form is ValueForm.INTEGER:
         return _wider_integer(old, new)
@@ -216,7 +214,6 @@ def _is_named_text(column: Column) -> bool:
 
 
 def _as_decimal(column: Column, decimal: Kind) -> Column:
-    """A decimal that holds a whole number's values."""
     return replace(column, kind=decimal, precision=len(str(column.type.value_range[1])), scale=0)
 
 
@@ -252,7 +249,7 @@ def _wider_same(old: Column, new: Column) -> Column | None:
 def _wider_decimal(old: Column, new: Column) -> Column | None:
     scale = max(old.scale, new.scale)
     precision = max(old.precision - old.scale, new.precision - new.scale) + scale
-    if precision > _MOST_DIGITS:
+    if precision > MOST_DIGITS:
         return None
     return old if (precision, scale) == (old.precision, old.scale) else replace(_retyped(old, new), precision=precision, scale=scale)
 
@@ -273,14 +270,8 @@ _EVENT_WORDS: Final = ("int8", "int16", "int32", "int64", "float32", "float64", 
 
 
 def _from_events(column: Column) -> bool:
-    """Whether a column's type is known from events only."""
     word = column.source_type.partition(" ")[0]
     return word in _EVENT_WORDS or column.source_type.startswith(("decimal(?", "bits("))
-
-
-def _is_more_precise(column: Column) -> bool:
-    """Whether events pass on the source's own type."""
-    return not _from_events(column) and column.form is not ValueForm.DECIMAL
 
 
 def _described(column: Column) -> str:

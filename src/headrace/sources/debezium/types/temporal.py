@@ -61,7 +61,6 @@ def times(array: Array, semantic: str) -> ParsedColumn:
 
 
 def ticks(array: Array, semantic: str) -> ParsedColumn:
-    """A count in microseconds."""
     per_second = _PER_SECOND.get(semantic, _MICROS)
     counts = array.cast(pa.int64())
     if per_second == _MICROS:

@@ -6,7 +6,12 @@ because it did not change (`__debezium_unavailable_value`) is distinct from NULL
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import math
 import re
+import uuid
+from base64 import b64encode, urlsafe_b64encode
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
@@ -19,11 +24,22 @@ from headrace.errors import DefiniteError
 from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column
 from headrace.model.text_values import format_decimals, text_functions
-from headrace.sources.debezium.events.fields import ConnectField, WireFormat
-from headrace.sources.debezium.events.parsed_events import wire_type
-from headrace.sources.debezium.types.binary import Array, Mask, ParsedColumn, bits, fixed, from_base64, from_hex, with_nulls_at
+from headrace.sources.debezium.events.parsed_events import ConnectField, WireFormat, wire_type
+from headrace.sources.debezium.types.binary import (
+    Array,
+    Mask,
+    ParsedColumn,
+    bits,
+    fixed,
+    from_base64,
+    from_hex,
+    geometries,
+    struct_parts,
+    valid_rows,
+    vectors,
+    with_nulls_at,
+)
 from headrace.sources.debezium.types.column_mapping import DECIMAL, VARIABLE, column_of, options_of
-from headrace.sources.debezium.types.nested_json import documents
 from headrace.sources.debezium.types.numeric import (
     decimal_bytes,
     decimals,
@@ -34,20 +50,19 @@ from headrace.sources.debezium.types.numeric import (
     variable_as,
     variable_texts,
 )
-from headrace.sources.debezium.types.spatial import geometries, vectors
 from headrace.sources.debezium.types.temporal import days, each, times, timestamps
-from headrace.sources.debezium.types.unavailable_values import UNAVAILABLE, unavailable
 
+UNAVAILABLE: Final = "__debezium_unavailable_value"
+"""Debezium's default; a connector may set another `unavailable.value.placeholder`."""
 _BITS: Final = "io.debezium.data.Bits"
 _LOGGED_ZERO: Final = 1900
 _NAMED: Final = frozenset({"io.debezium.data.Enum", "io.debezium.data.EnumSet"})
 _PART: Final = re.compile(r"[^,]+")
+_AS_THEY_ARE: Final = (ValueForm.INTEGER, ValueForm.YEAR, ValueForm.BITS, ValueForm.FLOAT)
 
 
 @dataclass(frozen=True, slots=True)
 class ConvertedColumn:
-    """A column of values."""
-
     array: Array
     """Of exactly the column's Arrow type; NULL in bad rows and where the value is unavailable."""
     bad: Mask | None = None
@@ -58,7 +73,6 @@ class ConvertedColumn:
     column: Column | None = None
 
     def reason(self, row: int) -> str:
-        """Why a bad row is bad, with its value."""
         assert self.column is not None
         shown = repr(self.raw[row].as_py())
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
@@ -93,21 +107,18 @@ def default_text(field: ConnectField, column: Column) -> str | None:
         made = convert_column(pa.array([field.default], wire_type(field, WireFormat.JSON)), field, column, WireFormat.JSON)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return None
-    value = made.array[0].as_py() if made.bad is None and _has_text(column) else None
-    if value is None:
+    value = made.array[0].as_py() if made.bad is None else None
+    spelled = text_functions(column)
+    if value is None or (spelled is None and column.form is not ValueForm.BYTES):
         return None
     if column.form is ValueForm.BYTES:
         return f"0x{value.hex().upper()}"
     if column.form is ValueForm.BITS:
         return f"b'{value:b}'"
-    spelled = text_functions(column)
-    text = str((spelled[0](made.array) if spelled is not None else made.array)[0].as_py())
+    assert spelled is not None
+    text = str(spelled[0](made.array)[0].as_py())
     # The moment at which a row was made has no other default in an event than the beginning of time.
     return "(current_timestamp())" if column.form is ValueForm.TIMESTAMP and text.startswith("1970-01-01 00:00:00") else text
-
-
-def _has_text(column: Column) -> bool:
-    return column.form is ValueForm.BYTES or text_functions(column) is not None
 
 
 def _described(column: Column) -> str:
@@ -131,8 +142,6 @@ def _described(column: Column) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Conversion:
-    """Values of one field, and the column that they are for."""
-
     array: Array
     field: ConnectField
     column: Column
@@ -196,7 +205,7 @@ def _texts(case: _Conversion) -> ParsedColumn:
         found = _decoded(case.array)
         made = each(found.array, pa.string(), lambda part: part.cast(pa.string()))
         return ParsedColumn(made.array, either(found.bad, made.bad))
-    texts = documents(case.array, case.field, _leaf)
+    texts = documents(case.array, case.field)
     return ParsedColumn(_as_named(texts.array, case.field), texts.bad) if case.semantic in _NAMED else texts
 
 
@@ -227,11 +236,6 @@ def _decoded(array: Array) -> ParsedColumn:
     return from_base64(array) if pa.types.is_string(array.type) else ParsedColumn(array.cast(pa.binary()))
 
 
-def _names(case: _Conversion) -> ParsedColumn:
-    texts = _texts(case)
-    return ParsedColumn(texts.array.dictionary_encode(), texts.bad)
-
-
 def _leaf(array: Array, field: ConnectField) -> tuple[list[Any], Mask]:
     """Values inside of others, as a column of their own would show them."""
     column = column_of(field)
@@ -243,9 +247,6 @@ def _leaf(array: Array, field: ConnectField) -> tuple[list[Any], Mask]:
         return found.array.cast(pa.bool_()).to_pylist(), bad
     spelled = text_functions(column) if column.form not in _AS_THEY_ARE else None
     return (spelled[0](found.array) if spelled is not None else found.array).to_pylist(), bad
-
-
-_AS_THEY_ARE: Final = (ValueForm.INTEGER, ValueForm.YEAR, ValueForm.BITS, ValueForm.FLOAT)
 
 
 def _fixed_bytes(case: _Conversion) -> ParsedColumn:
@@ -281,9 +282,10 @@ def _converted(case: _Conversion) -> ParsedColumn:
         case ValueForm.TEXT:
             return _texts(case)
         case ValueForm.MEMBERS:
-            return _names(case)
+            texts = _texts(case)
+            return ParsedColumn(texts.array.dictionary_encode(), texts.bad)
         case ValueForm.JSON:
-            return documents(case.array, case.field, _leaf)
+            return documents(case.array, case.field)
         case ValueForm.BYTES:
             return _bytes(case)
         case ValueForm.FIXED_BYTES:
@@ -300,3 +302,121 @@ def _converted(case: _Conversion) -> ParsedColumn:
             return times(case.array, case.semantic)
         case unknown:
             assert_never(unknown)
+
+
+# -- values that the source did not log
+
+
+def unavailable(array: Array, field: ConnectField, column: Column, wire: WireFormat, placeholder: str = UNAVAILABLE) -> Mask | None:
+    """The rows that hold Debezium's placeholder of a value that the source did not log (PostgreSQL's TOAST); None if there are none."""
+    found = _find_placeholder(array, field, column, wire, placeholder)
+    return found if found is not None and found.any() else None
+
+
+def _find_placeholder(array: Array, field: ConnectField, column: Column, wire: WireFormat, placeholder: str) -> Mask | None:
+    match field.type:
+        case "string" | "map" if pa.types.is_string(array.type):
+            return _one_of(array, _placeholder_texts(column, placeholder))
+        case "bytes":
+            raw = placeholder.encode()
+            return _one_of(array, [b64encode(raw).decode()] if wire is WireFormat.JSON else [raw])
+        case "array" if pa.types.is_list(array.type):
+            return _placeholder_lists(array, placeholder)
+        case "struct" if pa.types.is_struct(array.type):
+            inner = next((part for part in field.fields if part.name in ("wkb", "value") and part.type == "bytes"), None)
+            return None if inner is None else _find_placeholder(struct_parts(array)[inner.name], inner, column, wire, placeholder)
+    return None
+
+
+def _placeholder_texts(column: Column, placeholder: str) -> list[str]:
+    raw = placeholder.encode()
+    texts = [placeholder, f'{{"{placeholder}":"{placeholder}"}}']
+    if column.form is ValueForm.BYTES:
+        texts += [b64encode(raw).decode(), urlsafe_b64encode(raw).decode(), raw.hex()]
+    return texts
+
+
+def _one_of(array: Array, values: list[Any]) -> Mask:
+    size = pc.binary_length(array)
+    # The length rules out nearly every value without reading its bytes.
+    lengths = pa.array([len(value.encode() if isinstance(value, str) else value) for value in values], size.type)
+    if not pc.any(pc.is_in(size, lengths)).as_py():
+        return np.zeros(len(array), np.bool_)
+    found = pc.is_in(array, pa.array(values, array.type))
+    return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _placeholder_lists(array: Array, placeholder: str) -> Mask:
+    """A list of the one text (of UUIDs: of the one that Java makes of it), or of the numbers of its bytes."""
+    found = np.zeros(len(array), np.bool_)
+    text = pa.types.is_string(array.type.value_type)
+    if not text and not pa.types.is_integer(array.type.value_type):
+        return found
+    expected: list[list[Any]] = [[placeholder], [_name_uuid(placeholder)]] if text else [list(placeholder.encode())]
+    lengths = pc.fill_null(pc.list_value_length(array), -1).to_numpy(zero_copy_only=False)
+    for row in np.flatnonzero(lengths == len(expected[0])):
+        found[row] = array[int(row)].as_py() in expected
+    return found
+
+
+@functools.cache
+def _name_uuid(placeholder: str) -> str:
+    """As Java's `nameUUIDFromBytes`."""
+    return str(uuid.UUID(bytes=hashlib.md5(placeholder.encode(), usedforsecurity=False).digest(), version=3))
+
+
+# -- lists, maps and structs as JSON text: what lies in them is what a column of its own would show
+
+
+def documents(array: Array, field: ConnectField) -> ParsedColumn:
+    """Return nested values as JSON texts; strings stay unchanged."""
+    if not pa.types.is_nested(array.type):
+        return ParsedColumn(array.cast(pa.string()))
+    values, bad = _plain(array, field)
+    texts = [None if value is None else orjson.dumps(value).decode() for value in values]
+    return ParsedColumn(pa.array(texts, pa.string(), mask=bad), bad if bad.any() else None)
+
+
+def _plain(array: Array, field: ConnectField) -> tuple[list[Any], Mask]:
+    if pa.types.is_list(array.type) and field.items is not None:
+        return _list_items(array, field.items)
+    if pa.types.is_struct(array.type) and not field.semantic.startswith("io.debezium.data."):
+        return _struct_values(array, field)
+    if field.type == "map" and pa.types.is_string(array.type):
+        return [None if text is None else orjson.loads(text) for text in array.to_pylist()], np.zeros(len(array), np.bool_)
+    values, bad = _leaf(array, field)
+    return [_json_value(value) for value in values], bad
+
+
+def _list_items(array: Array, items: ConnectField) -> tuple[list[Any], Mask]:
+    inner, wrong = _plain(array.flatten(), items)
+    bad = np.zeros(len(array), np.bool_)
+    if wrong.any():
+        bad[pc.list_parent_indices(array).to_numpy()[wrong]] = True
+    values: list[Any] = []
+    at = 0
+    for size in pc.list_value_length(array).to_pylist():
+        values.append(None if size is None else inner[at : at + size])
+        at += size or 0
+    return values, bad
+
+
+def _struct_values(array: Array, field: ConnectField) -> tuple[list[Any], Mask]:
+    bad = np.zeros(len(array), np.bool_)
+    parts: dict[str, list[Any]] = {}
+    inner = struct_parts(array)
+    for part in field.fields:
+        parts[part.name], wrong = _plain(inner[part.name], part)
+        bad |= wrong
+    there = valid_rows(array)
+    rows = [dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True)]
+    return [row if valid else None for row, valid in zip(rows, there, strict=True)], bad & there
+
+
+def _json_value(value: Any) -> Any:
+    """What JSON has no form for, as text."""
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,7 +1,8 @@
 """Cuts the log into batches and segments, by its index alone.
 
 A batch ends on a group bound: at the last one within `flush_bytes` and `flush_rows` (at least one group), after `flush_seconds`, or right
-after a statement that is not a row change, because such a statement is a barrier. Segments divide a batch among tasks, on group bounds and,
+after a statement that is not a row change, because such a statement is a barrier. Batches that take all changes there are follow each other
+after `latency_seconds`, because each costs the same however few changes it has. Segments divide a batch among tasks, on group bounds and,
 inside a large transaction, on statement bounds. For the same start and end, the segments cover the same bytes with the same addresses,
 wherever they are cut. `assign_addresses` removes groups that do not count at their own position (prepared XA transactions, groups already
 applied).
@@ -19,27 +20,20 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import DefiniteError
-from headrace.sources.mysql.binlog.relay import IndexedLog, IndexedLogFile
+from headrace.model.schema import TableName
+from headrace.sources.mysql.binlog.log_comparison import describe_transaction, identify
+from headrace.sources.mysql.binlog.relay import IndexedLog
+from headrace.sources.mysql.events import event_types
 from headrace.sources.mysql.events.compressed_event import plain_event
-from headrace.sources.mysql.events.event_types import (
-    CHECKSUM_SIZE,
-    EXECUTE_LOAD_QUERY_EVENT,
-    HEADER_SIZE,
-    QUERY_COMPRESSED_EVENT,
-    QUERY_EVENT,
-    Query,
-    parse_load_query,
-    parse_query,
-)
+from headrace.sources.mysql.events.event_types import CHECKSUM_SIZE, HEADER_SIZE, Query, parse_load_query, parse_query
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.limits import BatchLimits
-from headrace.sources.mysql.segments.group_addresses import UNCOUNTED, GroupAddresses, assign_addresses
+from headrace.sources.mysql.segments.group_addresses import UNCOUNTED, GroupAddresses, IndexedLogFile, assign_addresses
 from headrace.sources.mysql.segments.row_counter import groups_within
 from headrace.sources.mysql.segments.segment_reader import Segment
 from headrace.sources.mysql.segments.transaction_labels import OpenTransaction, name_group
 from headrace.sources.mysql.server.gtid import parse_gtid_set
-from headrace.sources.mysql.server.log_identity import LogIdentity, describe_transaction, identify
-from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition, file_number
+from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition, LogIdentity, file_number
 
 _MIN_SEGMENT_BYTES: Final = 1 << 20
 _MAX_SEGMENT_BYTES: Final = 64 << 20
@@ -48,6 +42,7 @@ _ORDERED_SEGMENT_BYTES: Final = 64 << 20
 decision 20).
 """
 _POLL_S: Final = 1.0
+_GATHER_POLL_S: Final = 0.02
 _INERT: Final = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "XA ")
 _NAME: Final = r"`(?:[^`]|``)+`|[\w$]+"
 _CREATE: Final = re.compile(
@@ -55,7 +50,7 @@ _CREATE: Final = re.compile(
     rf"\s*CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?(?P<first>{_NAME})(?:\s*\.\s*(?P<second>{_NAME}))?",
     re.IGNORECASE,
 )
-_STATEMENTS: Final = frozenset({QUERY_EVENT, QUERY_COMPRESSED_EVENT, EXECUTE_LOAD_QUERY_EVENT})
+_STATEMENTS: Final = frozenset({event_types.QUERY_EVENT, event_types.QUERY_COMPRESSED_EVENT, event_types.EXECUTE_LOAD_QUERY_EVENT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +63,20 @@ class LoggedStatement:
     """Whether its group also holds row changes, as with CREATE TABLE ... SELECT."""
 
     @property
-    def creates_with_rows(self) -> tuple[str, str] | None:
-        """The database and name of the table that it creates together with rows, if any."""
+    def creates_with_rows(self) -> TableName | None:
+        """The table that it creates together with rows, if any."""
         found = _CREATE.match(self.query.statement)
         if found is None or not self.with_rows:
             return None
         first, second = (_unquoted(part) if part else None for part in found.group("first", "second"))
-        return (first or "", second) if second is not None else (self.query.database, first or "")
+        return TableName(first or "", second) if second is not None else TableName(self.query.database, first or "")
 
 
 class BatchPlanner:
-    """Plans batches over one indexed log."""
-
     def __init__(self, relay: IndexedLog, limits: BatchLimits, *, mariadb: bool) -> None:
         self._relay, self._limits, self._mariadb = relay, limits, mariadb
+        self._next_s = 0.0
+        """When the next batch may end, by the monotonic clock."""
 
     def plan(self, start: BinlogPosition, until: BinlogPosition | None = None) -> BinlogPosition:
         """Return the end of the next batch from `start`, not after `until`; `start` itself if no events came for a while."""
@@ -95,15 +90,36 @@ class BatchPlanner:
                 if remaining <= 0:
                     return start
                 relay.changed.wait(remaining)
-            gather_until = time.monotonic() + self._limits.flush_seconds
-            while (remaining := gather_until - time.monotonic()) > 0:
-                if relay.failure is not None or self._pending(start) >= self._limits.flush_bytes:
-                    break
-                relay.changed.wait(remaining)
-            return self._cut(start, until)
+        self._gather(start, time.monotonic() + self._limits.flush_seconds)
+        with relay.changed:
+            end = self._cut(start, until)
+            # A batch that leaves changes behind, or that ends with a statement, is followed by the next one at once.
+            took_all = end >= self._newest() and not self._holds_barrier(start, end)
+            self._next_s = time.monotonic() + self._limits.latency_seconds if took_all else 0.0
+            return end
+
+    def _gather(self, start: BinlogPosition, until_s: float) -> None:
+        """Wait for more changes, unless a batch is full, or ends with a statement anyway."""
+        relay, until_s = self._relay, max(until_s, self._next_s)
+        while (remaining := until_s - time.monotonic()) > 0:
+            with relay.changed:
+                if (
+                    relay.failure is not None
+                    or self._pending(start) >= self._limits.flush_bytes
+                    or self._holds_barrier(start, self._newest())
+                ):
+                    return
+            # The relay reports each transaction, of which there may be thousands a second.
+            time.sleep(min(remaining, _GATHER_POLL_S))
+
+    def _holds_barrier(self, start: BinlogPosition, end: BinlogPosition) -> bool:
+        for log_file in self._relay.files:
+            begin, stop = _range(log_file, start, end)
+            if begin < stop and _barriers(_groups_within(log_file.groups, begin, stop)).any():
+                return True
+        return False
 
     def has_reached(self, position: BinlogPosition) -> bool:
-        """Whether the log is indexed up to `position`."""
         with self._relay.changed:
             return bool(self._relay.files) and self._newest() >= position
 
@@ -127,18 +143,14 @@ class BatchPlanner:
 
     def segments(self, start: BinlogPosition, end: BinlogPosition) -> list[Segment]:
         """Return the segments of [start, end), one per task."""
-        file_ranges = self._file_ranges(start, end)
-        total = sum(file_range.stop - file_range.begin for file_range in file_ranges)
+        ranges = self._file_ranges(start, end)
+        total = sum(one.stop - one.begin for one in ranges)
         share = min(max(total // max(self._limits.parallelism, 1) + 1, _MIN_SEGMENT_BYTES), _MAX_SEGMENT_BYTES)
-        return [segment for file_range in file_ranges for segment in self._split(file_range, share, start.epoch)]
+        return [segment for one in ranges for segment in self._split(one, share, start.epoch)]
 
     def ordered_segments(self, start: BinlogPosition, end: BinlogPosition) -> list[Segment]:
         """Return all of [start, end), cut by its bytes alone, so that a replay reads the same blocks."""
-        return [
-            segment
-            for file_range in self._file_ranges(start, end)
-            for segment in self._split(file_range, _ORDERED_SEGMENT_BYTES, start.epoch)
-        ]
+        return [segment for one in self._file_ranges(start, end) for segment in self._split(one, _ORDERED_SEGMENT_BYTES, start.epoch)]
 
     def holds_rows(self, segment: Segment) -> bool:
         """Whether a segment has rows to read. Log files without groups need no task."""
@@ -167,7 +179,6 @@ class BatchPlanner:
         return found
 
     def _file_ranges(self, start: BinlogPosition, end: BinlogPosition) -> list[_FileRange]:
-        """Return the ranges of files that make up [start, end)."""
         with self._relay.changed:
             ranges = [(log_file, *_range(log_file, start, end), log_file.groups, log_file.splits) for log_file in self._relay.files]
         found: list[_FileRange] = []
@@ -175,8 +186,7 @@ class BatchPlanner:
         for log_file, begin, stop, groups, splits in ranges:
             if begin >= stop:
                 continue
-            ends = groups[:, scan.END]
-            inside = groups[np.searchsorted(ends, begin, side="right") : np.searchsorted(ends, stop, side="right")]
+            inside = _groups_within(groups, begin, stop)
             addresses = assign_addresses(log_file, inside, shift if log_file.name == start.file else 0, prepared)
             prepared = addresses.prepared
             found.append(_FileRange(log_file, begin, stop, inside, splits, addresses))
@@ -236,7 +246,6 @@ class BatchPlanner:
     def _identity_at(
         self, log_file: IndexedLogFile, groups: npt.NDArray[np.int64], offset: int, before: BinlogPosition
     ) -> LogIdentity | None:
-        """Return the identity of the log after these groups, which follow the position `before`."""
         last = None if before.identity is None else before.identity.transaction
         named = groups[groups[:, scan.GTID2] != 0]
         if len(named):
@@ -295,6 +304,12 @@ def _range(log_file: IndexedLogFile, start: BinlogPosition, end: BinlogPosition)
     if number < file_number(start.file) or number > file_number(end.file):
         return 0, 0
     return begin, stop
+
+
+def _groups_within(groups: npt.NDArray[np.int64], begin: int, stop: int) -> npt.NDArray[np.int64]:
+    """Return the groups that end in [begin, stop)."""
+    ends = groups[:, scan.END]
+    return groups[np.searchsorted(ends, begin, side="right") : np.searchsorted(ends, stop, side="right")]
 
 
 def _barriers(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -379,9 +394,8 @@ def _queries(log_file: IndexedLogFile, begin: int, stop: int) -> Iterator[Query]
 
 
 def _parse_statement(event: bytes, place: str) -> Query:
-    """Parse the statement of an event, given without checksum."""
-    if event[4] == QUERY_COMPRESSED_EVENT:
+    if event[4] == event_types.QUERY_COMPRESSED_EVENT:
         event = plain_event(memoryview(event), place)
-    if event[4] == EXECUTE_LOAD_QUERY_EVENT:
+    if event[4] == event_types.EXECUTE_LOAD_QUERY_EVENT:
         return parse_load_query(event[HEADER_SIZE:], place)
     return parse_query(event[HEADER_SIZE:], place)

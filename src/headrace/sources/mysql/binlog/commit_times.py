@@ -73,7 +73,6 @@ class BacklogWriter:
         self._clock_us = _clock_us()
 
     def set_server_clock(self, skew_us: int) -> None:
-        """Set how far the server's clock is ahead of this machine's."""
         with self._lock:
             self._follow_clock()
             self._skew_us = skew_us
@@ -99,7 +98,6 @@ class BacklogWriter:
             self._publish(now_us)
 
     def applied(self, file: str, offset: int) -> None:
-        """Record that the sink has everything up to a position."""
         with self._lock:
             kept = self._places > log_place(file, offset)
             self._places, self._commits = self._places[kept], self._commits[kept]

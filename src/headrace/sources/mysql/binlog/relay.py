@@ -15,7 +15,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,25 +24,24 @@ import numpy.typing as npt
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.retry import GOING_ON, WAITING
-from headrace.sources.mysql.binlog.applied_gtids import AppliedGroups
 from headrace.sources.mysql.binlog.commit_times import BacklogWriter
-from headrace.sources.mysql.binlog.log_comparison import LogPurged, LogWatch
+from headrace.sources.mysql.binlog.log_comparison import LogPurged, LogWatch, identify
 from headrace.sources.mysql.binlog.replication_client import HEARTBEAT, NewFile, NewFormat, ReplicationStream
+from headrace.sources.mysql.events import event_types
 from headrace.sources.mysql.events.event_types import (
     CHECKSUM_SIZE,
-    FORMAT_DESCRIPTION_EVENT,
     HEADER_SIZE,
     MAGIC,
     check_format_description,
+    created_at,
     parse_format_description,
     truncated,
     unsupported_event,
 )
 from headrace.sources.mysql.kernels import scan
-from headrace.sources.mysql.segments.group_gtids import complete
+from headrace.sources.mysql.segments.group_addresses import AppliedGroups, IndexedLogFile, complete
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.gtid import read_gtid_set
-from headrace.sources.mysql.server.log_identity import created_at, identify
 from headrace.sources.mysql.server.position import BinlogPosition, Prepared, file_number
 
 SPLIT_BYTES: Final = 4 << 20
@@ -51,28 +49,6 @@ _GROUPS_PER_SCAN: Final = 8_192
 _GIVE_UP_S: Final = 600.0
 _LONGEST_PAUSE_S: Final = 10.0
 _PUNCH_HOLE_KEEP_SIZE: Final = 3
-
-
-@dataclass(slots=True)
-class IndexedLogFile:
-    """One log file and its index."""
-
-    name: str
-    path: Path
-    start: int
-    """The offset from which the copy holds bytes."""
-    checksum: bool = False
-    groups: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty((0, scan.GROUP_COLUMNS), dtype=np.int64))
-    splits: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty((0, scan.SPLIT_COLUMNS), dtype=np.int64))
-    safe_end: int = 0
-    """No group is open here: the end of the last group and of the events after it that belong to no group."""
-    created: int = 0
-    """When the server created the file, in seconds since 1970; 0 until its format description has arrived."""
-
-    @property
-    def reached(self) -> int:
-        """The offset at which reading resumes."""
-        return max(self.safe_end, self.start)
 
 
 class IndexedLog:
@@ -103,7 +79,6 @@ class IndexedLog:
         return self._thread is not None
 
     def start(self, position: BinlogPosition) -> None:
-        """Index the log from `position` on, in the background."""
         self.epoch, self._identified = position.epoch, position
         self._applied = AppliedGroups(read_gtid_set(position.gtid)) if position.ahead else None
         self._begin(position)
@@ -155,7 +130,6 @@ class IndexedLog:
             return self._identified
 
     def _begin(self, position: BinlogPosition) -> None:
-        """Prepare for `_run`."""
         raise NotImplementedError
 
     def _run(self) -> None:
@@ -216,8 +190,6 @@ class IndexedLog:
 
 
 class Relay(IndexedLog):
-    """Copies a server's log to a directory."""
-
     def __init__(
         self,
         address: MySQLAddress,
@@ -335,21 +307,8 @@ class Relay(IndexedLog):
         stream = self._stream = ReplicationStream(self.address, BinlogPosition(one.file, one.start), blocking=False, identity=self.identity)
         path = self._directory / Path(one.file).name
         path.touch(mode=0o600)
-        at, current = one.start, one.file
-        try:
-            with path.open("r+b", buffering=0) as file:
-                for piece in stream.pieces():
-                    if isinstance(piece, NewFile):
-                        current = piece.name
-                    elif isinstance(piece, np.ndarray) and current == one.file:
-                        write_all(file.fileno(), piece[: one.end - at], at)
-                        at = min(at + len(piece), one.end)
-                    if at == one.end or current != one.file or self._stopping:
-                        break
-        finally:
-            stream.close()
-        if at != one.end and not self._stopping:
-            raise TransientError(f"the source did not send its log up to {one.file}:{one.end}", place=str(self.address))
+        with contextlib.closing(stream), path.open("r+b", buffering=0) as file:
+            copy_range(stream, one.file, one.start, one.end, file.fileno(), lambda: self._stopping)
         if all(log_file.name != one.file for log_file in (*self.files, *self._retained)):
             self._retained.append(IndexedLogFile(one.file, path, one.end))
 
@@ -440,7 +399,7 @@ class Appender:
     def _read_format(self, data: npt.NDArray[np.uint8]) -> None:
         size = int.from_bytes(data[9:13].tobytes(), "little")
         place = f"{self.log_file.name}:{self._offset}"
-        if data[4] != FORMAT_DESCRIPTION_EVENT:
+        if data[4] != event_types.FORMAT_DESCRIPTION_EVENT:
             raise truncated("FORMAT_DESCRIPTION", place)
         if HEADER_SIZE + CHECKSUM_SIZE <= size <= len(data):
             check_format_description(data[:size].tobytes(), place)
@@ -465,8 +424,24 @@ class Appender:
         return truncated("binary log", place)
 
 
+def copy_range(
+    stream: ReplicationStream, file: str, start: int, end: int, descriptor: int, stops: Callable[[], bool] = lambda: False
+) -> None:
+    """Write bytes [start, end) of the server's log file at their offsets; raise `TransientError` if they do not come before it `stops`."""
+    at, current = start, file
+    for piece in stream.pieces():
+        if isinstance(piece, NewFile):
+            current = piece.name
+        elif isinstance(piece, np.ndarray) and current == file:
+            write_all(descriptor, piece[: end - at], at)
+            at = min(at + len(piece), end)
+        if at == end or current != file or stops():
+            break
+    if at != end and not stops():
+        raise TransientError(f"the source did not send its log up to {file}:{end}", place=str(stream.address))
+
+
 def write_all(descriptor: int, data: npt.NDArray[np.uint8], offset: int) -> None:
-    """Write bytes at an offset of a file."""
     view = data.data
     while view:
         written = os.pwrite(descriptor, view, offset)

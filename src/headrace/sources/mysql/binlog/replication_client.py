@@ -22,17 +22,8 @@ import numpy.typing as npt
 import pymysql
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.sources.mysql.events.event_types import (
-    CHECKSUM_SIZE,
-    FORMAT_DESCRIPTION_EVENT,
-    HEADER_SIZE,
-    HEARTBEAT_EVENT,
-    HEARTBEAT_EVENT_V2,
-    MAGIC,
-    ROTATE_EVENT,
-    parse_format_description,
-    parse_rotate,
-)
+from headrace.sources.mysql.events import event_types
+from headrace.sources.mysql.events.event_types import CHECKSUM_SIZE, HEADER_SIZE, MAGIC, created_at, parse_format_description, parse_rotate
 from headrace.sources.mysql.kernels import packets
 from headrace.sources.mysql.server.bounded_connection import LARGEST_ROW_BYTES
 from headrace.sources.mysql.server.connection import (
@@ -45,7 +36,6 @@ from headrace.sources.mysql.server.connection import (
     server_errors,
     translate_error,
 )
-from headrace.sources.mysql.server.log_identity import created_at
 from headrace.sources.mysql.server.position import BinlogPosition
 
 _REGISTER_SLAVE, _BINLOG_DUMP, _BINLOG_DUMP_GTID = 0x15, 0x12, 0x1E
@@ -95,7 +85,7 @@ class ReplicationStream:
     """One connection that reads the log from a position on."""
 
     def __init__(self, address: MySQLAddress, position: BinlogPosition, *, blocking: bool = True, identity: str = "") -> None:
-        self._address = address
+        self.address = address
         self.clock_skew_us = 0
         """How far the server's clock is ahead of this machine's."""
         self._format_comes = self._file_begins = False
@@ -144,7 +134,7 @@ class ReplicationStream:
             elif status == packets.OUT_FULL:
                 self._events = np.empty(2 * len(self._events), dtype=np.uint8)
             elif status == packets.BAD_SEQUENCE:
-                raise TransientError("the replication stream is out of step", place=str(self._address))
+                raise TransientError("the replication stream is out of step", place=str(self.address))
             else:
                 payload = self._take_packet()
                 if status == packets.SERVER_STATUS and self._is_end(payload):
@@ -160,7 +150,7 @@ class ReplicationStream:
         if found != identity:
             raise WrongServer(
                 f"another server answers at the source's address: {found} instead of {identity}",
-                place=str(self._address),
+                place=str(self.address),
                 hint="start Headrace again with the same state: it resumes there by GTID, if that server has the needed log",
             )
 
@@ -206,11 +196,11 @@ class ReplicationStream:
         cursor.execute("SHOW BINLOG EVENTS IN %s FROM %s LIMIT 1", (position.file, position.offset))
         found = cursor.fetchone()
         if found is None:
-            raise TransientError(f"waiting for the log file after {position}", place=str(self._address))
+            raise TransientError(f"waiting for the log file after {position}", place=str(self.address))
         if str(found[2]) != "Rotate":
             raise DefiniteError(
                 f"cannot start reading at {position}: without MySQL's GTIDs the protocol's positions end at 4 GiB",
-                place=str(self._address),
+                place=str(self.address),
                 hint="turn GTIDs on (gtid_mode = ON), or start over: remove the state directory and the target tables",
             )
         return BinlogPosition(str(found[5]).partition(";")[0], len(MAGIC), epoch=position.epoch)
@@ -221,10 +211,10 @@ class ReplicationStream:
         A wide request is answered with the format from the beginning of the file. It is reported as `NewFormat` and is not part of the log
         at the requested position.
         """
-        if (self._file_begins or self._format_comes) and piece[4] == FORMAT_DESCRIPTION_EVENT:
+        if (self._file_begins or self._format_comes) and piece[4] == event_types.FORMAT_DESCRIPTION_EVENT:
             size = int.from_bytes(piece[9:13].tobytes(), "little")
             if not HEADER_SIZE <= size <= len(piece):
-                raise TransientError("the replication stream cannot be read", place=str(self._address))
+                raise TransientError("the replication stream cannot be read", place=str(self.address))
             news = self._parse_control(b"\0" + piece[:size].tobytes())
             if self._format_comes:
                 yield news
@@ -243,7 +233,7 @@ class ReplicationStream:
         if self._filled > LARGEST_ROW_BYTES:
             raise DefiniteError(
                 "an event of the log is longer than any server sends",
-                place=str(self._address),
+                place=str(self.address),
                 hint="check host and port of the source's address: the answer is not from a MySQL or MariaDB server",
             )
         if len(self._raw) - self._filled < _BUFFER_BYTES // 4:
@@ -251,9 +241,9 @@ class ReplicationStream:
         try:
             received = self._socket.recv_into(self._raw.data[self._filled :])
         except OSError as error:
-            raise TransientError(f"the replication connection broke: {error}", place=str(self._address)) from error
+            raise TransientError(f"the replication connection broke: {error}", place=str(self.address)) from error
         if not received:
-            raise TransientError("the source closed the replication connection", place=str(self._address))
+            raise TransientError("the source closed the replication connection", place=str(self.address))
         self._filled += received
 
     def _take_packet(self) -> bytes:
@@ -270,21 +260,21 @@ class ReplicationStream:
             try:
                 pymysql.err.raise_mysql_exception(payload)
             except pymysql.err.MySQLError as error:
-                raise translate_error(error, self._address) from error
-        raise TransientError("the replication stream cannot be read", place=str(self._address))
+                raise translate_error(error, self.address) from error
+        raise TransientError("the replication stream cannot be read", place=str(self.address))
 
     def _parse_control(self, payload: bytes) -> Piece:
         """Parse a packet that is not part of the file."""
         kind = payload[5]
         body = payload[1 + HEADER_SIZE :]
-        place = str(self._address)
-        if kind in (HEARTBEAT_EVENT, HEARTBEAT_EVENT_V2):
+        place = str(self.address)
+        if kind in (event_types.HEARTBEAT_EVENT, event_types.HEARTBEAT_EVENT_V2):
             return HEARTBEAT
-        if kind == ROTATE_EVENT:
+        if kind == event_types.ROTATE_EVENT:
             name, offset = parse_rotate(body[:-CHECKSUM_SIZE] if self._checksum else body, place)
             self._file_begins = offset == len(MAGIC)
             return NewFile(name, offset)
-        if kind == FORMAT_DESCRIPTION_EVENT:
+        if kind == event_types.FORMAT_DESCRIPTION_EVENT:
             self._checksum = parse_format_description(body, place).checksum
             return NewFormat(self._checksum, created_at(payload[1:]))
         return None

@@ -15,17 +15,15 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final
 
-import numpy as np
-
 from headrace.errors import TransientError
 from headrace.retry import retrying
-from headrace.sources.mysql.binlog.relay import write_all
-from headrace.sources.mysql.binlog.replication_client import NewFile, ReplicationStream, WrongServer
+from headrace.sources.mysql.binlog.relay import copy_range
+from headrace.sources.mysql.binlog.replication_client import ReplicationStream, WrongServer
 from headrace.sources.mysql.kernels.crc32 import crc32
 from headrace.sources.mysql.segments.event_expander import map_plain
 from headrace.sources.mysql.segments.segment_reader import Segment
@@ -76,7 +74,6 @@ def _crc(path: str, start: int, end: int) -> str:
 
 
 def _has_planned_bytes(path: str, start: int, end: int, crc: str) -> bool:
-    """Whether the file exists and holds the planned bytes."""
     try:
         size = Path(path).stat().st_size
     except OSError:
@@ -108,21 +105,8 @@ def _fetched(address: MySQLAddress, server: str, file: str, start: int, end: int
 
 def _fetch(address: MySQLAddress, server: str, file: str, start: int, end: int, copy: IO[bytes]) -> None:
     """Fetch bytes of the log to their offsets in `copy`. Repeatable."""
-    stream = ReplicationStream(address, BinlogPosition(file, start), blocking=False, identity=server)
-    at, current = start, file
-    try:
-        for piece in stream.pieces():
-            if isinstance(piece, NewFile):
-                current = piece.name
-            elif isinstance(piece, np.ndarray) and current == file:
-                write_all(copy.fileno(), piece[: end - at], at)
-                at = min(at + len(piece), end)
-            if at == end or current != file:
-                break
-    finally:
-        stream.close()
-    if at != end:
-        raise TransientError(f"the source did not send its log up to {file}:{end}", place=str(address))
+    with closing(ReplicationStream(address, BinlogPosition(file, start), blocking=False, identity=server)) as stream:
+        copy_range(stream, file, start, end, copy.fileno())
 
 
 def _scratch() -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final, TypeAlias
+from typing import Final
 
 from headrace.model.schema import ReferentialAction, TableName
 
@@ -27,8 +27,6 @@ class TypeText:
 
 
 class DefaultForm(Enum):
-    """The form in which a default was written."""
-
     STRING = auto()
     NUMBER = auto()
     BITS = auto()
@@ -66,7 +64,6 @@ class ColumnText:
 
     @property
     def keys(self) -> tuple[KeyText, ...]:
-        """The indexes that its own attributes define."""
         primary = (KeyText("primary", PRIMARY, (self.name,), (0,)),) if self.primary else ()
         unique = (KeyText("unique", "", (self.name,), (0,)),) if self.unique or self.type.serial else ()
         foreign = (KeyText("foreign", "", (self.name,), (0,), references=self.references),) if self.references is not None else ()
@@ -75,8 +72,6 @@ class ColumnText:
 
 @dataclass(frozen=True, slots=True)
 class ReferencesText:
-    """The REFERENCES clause of a foreign key."""
-
     parent: TableName
     """Without a database: in the database of the child."""
     columns: tuple[str, ...] = ()
@@ -118,8 +113,12 @@ class OptionsText:
     engine: str = ""
 
 
+class Clause:
+    """A clause of ALTER TABLE."""
+
+
 @dataclass(frozen=True, slots=True)
-class AddColumns:
+class AddColumns(Clause):
     columns: tuple[ColumnText, ...]
     keys: tuple[KeyText, ...] = ()
     place: str | None = None
@@ -127,13 +126,13 @@ class AddColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class DropColumnClause:
+class DropColumnClause(Clause):
     name: str
     if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeColumn:
+class ChangeColumn(Clause):
     """CHANGE, or MODIFY with two equal names."""
 
     name: str
@@ -143,14 +142,14 @@ class ChangeColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class RenameColumnClause:
+class RenameColumnClause(Clause):
     name: str
     new_name: str
     if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class AlterColumn:
+class AlterColumn(Clause):
     """ALTER COLUMN: None leaves the default, or the visibility, unchanged."""
 
     name: str
@@ -162,12 +161,12 @@ class AlterColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class AddKey:
+class AddKey(Clause):
     key: KeyText
 
 
 @dataclass(frozen=True, slots=True)
-class DropKey:
+class DropKey(Clause):
     """Drops a key by name; the primary key's is `PRIMARY`. `constraint`: the name may belong to something other than an index."""
 
     name: str
@@ -176,30 +175,30 @@ class DropKey:
 
 
 @dataclass(frozen=True, slots=True)
-class DropForeignKey:
+class DropForeignKey(Clause):
     name: str
     if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class RenameKey:
+class RenameKey(Clause):
     name: str
     new_name: str
     if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class RenameTo:
+class RenameTo(Clause):
     table: TableName
 
 
 @dataclass(frozen=True, slots=True)
-class SetOptions:
+class SetOptions(Clause):
     options: OptionsText
 
 
 @dataclass(frozen=True, slots=True)
-class ConvertTo:
+class ConvertTo(Clause):
     """Converts all text columns and the table's own character set; an empty one means the database's."""
 
     charset: str
@@ -207,7 +206,7 @@ class ConvertTo:
 
 
 @dataclass(frozen=True, slots=True)
-class DisturbRows:
+class DisturbRows(Clause):
     """Adds or removes rows without row events, also in the other table if there is one."""
 
     what: str
@@ -215,46 +214,25 @@ class DisturbRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Versioning:
+class Versioning(Clause):
     """System versioning or a period: not supported."""
 
     what: str
 
 
-Clause: TypeAlias = (
-    AddColumns
-    | DropColumnClause
-    | ChangeColumn
-    | RenameColumnClause
-    | AlterColumn
-    | AddKey
-    | DropKey
-    | DropForeignKey
-    | RenameKey
-    | RenameTo
-    | SetOptions
-    | ConvertTo
-    | DisturbRows
-    | Versioning
-)
+class StatementText:
+    """A statement that may change tables."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ignored:
-    """A statement that changes no table: its first words."""
-
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class RowStatement:
+class RowStatement(StatementText):
     """A row change logged as a statement: its verb."""
 
     verb: str
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTableText:
+class CreateTableText(StatementText):
     table: TableName
     columns: tuple[ColumnText, ...] = ()
     keys: tuple[KeyText, ...] = ()
@@ -267,39 +245,37 @@ class CreateTableText:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTemporary:
+class CreateTemporary(StatementText):
     """Only its session sees a temporary table. It hides a table of the same name from that session."""
 
     table: TableName
 
 
 @dataclass(frozen=True, slots=True)
-class DropTables:
+class DropTables(StatementText):
     tables: tuple[TableName, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RenameTables:
+class RenameTables(StatementText):
     pairs: tuple[tuple[TableName, TableName], ...]
-    if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(StatementText):
     table: TableName
 
 
 @dataclass(frozen=True, slots=True)
-class AlterTable:
+class AlterTable(StatementText):
     table: TableName
     clauses: tuple[Clause, ...]
-    if_exists: bool = False
     ignore: bool = False
     """Whether invalid rows are dropped, or changed until they are valid."""
 
 
 @dataclass(frozen=True, slots=True)
-class CreateDatabaseText:
+class CreateDatabaseText(StatementText):
     database: str
     options: OptionsText
     if_not_exists: bool = False
@@ -307,26 +283,11 @@ class CreateDatabaseText:
 
 
 @dataclass(frozen=True, slots=True)
-class AlterDatabaseText:
+class AlterDatabaseText(StatementText):
     database: str
     options: OptionsText
 
 
 @dataclass(frozen=True, slots=True)
-class DropDatabaseText:
+class DropDatabaseText(StatementText):
     database: str
-
-
-StatementText: TypeAlias = (
-    Ignored
-    | RowStatement
-    | CreateTableText
-    | CreateTemporary
-    | DropTables
-    | RenameTables
-    | Truncate
-    | AlterTable
-    | CreateDatabaseText
-    | AlterDatabaseText
-    | DropDatabaseText
-)

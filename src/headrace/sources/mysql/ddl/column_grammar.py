@@ -8,44 +8,22 @@ from typing import Final
 from headrace.model.schema import ReferentialAction
 from headrace.sources.mysql.ddl.ast import ColumnText, DefaultForm, DefaultText, ReferencesText, TypeText
 from headrace.sources.mysql.ddl.dialect import ORACLE, REAL_AS_FLOAT
-from headrace.sources.mysql.ddl.lexer import DdlTokenKind
-from headrace.sources.mysql.ddl.token_cursor import DdlCursor
+from headrace.sources.mysql.ddl.token_cursor import DdlCursor, DdlTokenKind
 from headrace.sources.mysql.type_names import UNSIZED
 
 _INTEGERS: Final = {
-    "TINYINT": "tinyint",
-    "INT1": "tinyint",
-    "SMALLINT": "smallint",
-    "INT2": "smallint",
-    "MEDIUMINT": "mediumint",
-    "INT3": "mediumint",
-    "MIDDLEINT": "mediumint",
-    "INT": "int",
-    "INTEGER": "int",
-    "INT4": "int",
-    "BIGINT": "bigint",
-    "INT8": "bigint",
+    **dict.fromkeys(("TINYINT", "INT1"), "tinyint"),
+    **dict.fromkeys(("SMALLINT", "INT2"), "smallint"),
+    **dict.fromkeys(("MEDIUMINT", "INT3", "MIDDLEINT"), "mediumint"),
+    **dict.fromkeys(("INT", "INTEGER", "INT4"), "int"),
+    **dict.fromkeys(("BIGINT", "INT8"), "bigint"),
 }
 _DECIMALS: Final = frozenset({"DECIMAL", "DEC", "NUMERIC", "FIXED", "NUMBER"})
-_PLAIN: Final = {
-    **{word.upper(): word for word in UNSIZED},
-    "GEOMCOLLECTION": "geometrycollection",
-    "CLOB": "longtext",
-}
+_PLAIN: Final = {**{word.upper(): word for word in UNSIZED}, "GEOMCOLLECTION": "geometrycollection", "CLOB": "longtext"}
 _SIZED: Final = {
-    "TIME": "time",
-    "DATETIME": "datetime",
-    "TIMESTAMP": "timestamp",
-    "BIT": "bit",
-    "VECTOR": "vector",
-    "BINARY": "binary",
-    "VARBINARY": "varbinary",
+    **{word.upper(): word for word in ("time", "datetime", "timestamp", "bit", "vector", "binary", "varbinary", "text", "blob", "varchar")},
+    **dict.fromkeys(("VARCHARACTER", "VARCHAR2"), "varchar"),
     "RAW": "varbinary",
-    "TEXT": "text",
-    "BLOB": "blob",
-    "VARCHAR": "varchar",
-    "VARCHARACTER": "varchar",
-    "VARCHAR2": "varchar",
 }
 NATIONAL_CHARSET: Final = "utf8mb3"
 _REFERENCES_COUNT: Final = {True: 100_500, False: 90_000}
@@ -54,7 +32,10 @@ _REFERENCES_COUNT: Final = {True: 100_500, False: 90_000}
 
 def parse_column(cursor: DdlCursor, name: str) -> ColumnText:
     """Parse a column's type and attributes, after its name."""
-    return _attributes(cursor, ColumnText(name, parse_type(cursor)))
+    column = ColumnText(name, parse_type(cursor))
+    while not cursor.at_stop and cursor.keyword() not in ("FIRST", "AFTER", "PARTITION", "REMOVE"):
+        column = _attribute(cursor, column)
+    return column
 
 
 def parse_type(cursor: DdlCursor) -> TypeText:
@@ -134,11 +115,9 @@ def _floating(cursor: DdlCursor, word: str) -> TypeText:
 
 def _members(cursor: DdlCursor) -> tuple[str, ...]:
     cursor.expect_sign("(")
-    members = [_member(cursor)]
-    while cursor.accept_sign(","):
-        members.append(_member(cursor))
+    members = cursor.items(lambda: _member(cursor))
     cursor.expect_sign(")")
-    return tuple(members)
+    return members
 
 
 def _member(cursor: DdlCursor) -> str:
@@ -169,15 +148,6 @@ def _long(cursor: DdlCursor) -> TypeText:
     return TypeText("mediumtext")
 
 
-# -- attributes
-
-
-def _attributes(cursor: DdlCursor, column: ColumnText) -> ColumnText:
-    while not cursor.at_stop and cursor.keyword() not in ("FIRST", "AFTER", "PARTITION", "REMOVE"):
-        column = _attribute(cursor, column)
-    return column
-
-
 def _attribute(cursor: DdlCursor, column: ColumnText) -> ColumnText:
     if cursor.accept("NOT", "NULL"):
         return replace(column, nullable=False)
@@ -201,8 +171,7 @@ def _attribute(cursor: DdlCursor, column: ColumnText) -> ColumnText:
         return replace(column, primary=True)
     if cursor.accept("COMMENT"):
         return replace(column, comment=cursor.string())
-    if cursor.accept("COLLATE"):
-        cursor.accept_sign("=")
+    if cursor.accept_setting("COLLATE"):
         return replace(column, collation=cursor.value_name())
     if accept_charset(cursor):
         return replace(column, charset=cursor.value_name())
@@ -230,47 +199,44 @@ def _rarer_attribute(cursor: DdlCursor, column: ColumnText) -> ColumnText:
         cursor.skip_parentheses()
         stored = cursor.accept_any("VIRTUAL", "STORED", "PERSISTENT") in ("STORED", "PERSISTENT")
         return replace(column, generated="stored" if stored else "virtual")
-    if cursor.accept("CONSTRAINT"):
-        if not cursor.is_next("CHECK"):
-            cursor.name()
-        return column
-    if cursor.accept("CHECK"):
-        cursor.skip_parentheses()
-        skip_enforced(cursor)
-        return column
     if cursor.accept("REFERENCES"):
         counts = cursor.dialect.version >= _REFERENCES_COUNT[cursor.dialect.mariadb]
         references = parse_references(cursor)
         return replace(column, references=references) if counts else column
-    if cursor.accept_any("WITH", "WITHOUT"):
-        cursor.expect("SYSTEM", "VERSIONING")
-        return column
-    if cursor.accept("SRID") or cursor.accept("REF_SYSTEM_ID"):
-        cursor.accept_sign("=")
-        cursor.number()
-        return column
-    if cursor.accept_any("COLUMN_FORMAT", "STORAGE"):
-        cursor.next()
-        return column
-    if cursor.accept("NOT", "SECONDARY"):
-        return column
-    if cursor.accept_any("ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE"):
-        cursor.accept_sign("=")
-        cursor.string()
-        return column
-    if cursor.dialect.mariadb and cursor.peek().form in (DdlTokenKind.WORD, DdlTokenKind.NAME) and cursor.sees("=", 1):
-        # An attribute of the table's engine.
-        cursor.next(), cursor.next(), cursor.next()
+    if _skip_attribute(cursor):
         return column
     raise cursor.surprise("an attribute of a column")
 
 
+def _skip_attribute(cursor: DdlCursor) -> bool:
+    """Skip an attribute that is not part of the schema, if one comes next."""
+    if cursor.accept("CONSTRAINT"):
+        if not cursor.is_next("CHECK"):
+            cursor.name()
+    elif cursor.accept("CHECK"):
+        cursor.skip_parentheses()
+        skip_enforced(cursor)
+    elif cursor.accept_any("WITH", "WITHOUT"):
+        cursor.expect("SYSTEM", "VERSIONING")
+    elif cursor.accept_setting("SRID") or cursor.accept_setting("REF_SYSTEM_ID"):
+        cursor.number()
+    elif cursor.accept_any("COLUMN_FORMAT", "STORAGE"):
+        cursor.next()
+    elif cursor.accept_setting("ENGINE_ATTRIBUTE") or cursor.accept_setting("SECONDARY_ENGINE_ATTRIBUTE"):
+        cursor.string()
+    elif cursor.accept("NOT", "SECONDARY"):
+        return True
+    elif cursor.dialect.mariadb and cursor.peek().form in (DdlTokenKind.WORD, DdlTokenKind.NAME) and cursor.sees("=", 1):
+        # An attribute of the table's engine.
+        cursor.next(), cursor.next(), cursor.next()
+    else:
+        return False
+    return True
+
+
 def accept_charset(cursor: DdlCursor) -> bool:
     """Skip CHARACTER SET in all its forms, and an equals sign."""
-    found = cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET")
-    if found:
-        cursor.accept_sign("=")
-    return found
+    return cursor.accept_setting("CHARACTER", "SET") or cursor.accept_setting("CHAR", "SET") or cursor.accept_setting("CHARSET")
 
 
 def skip_enforced(cursor: DdlCursor) -> None:
@@ -278,14 +244,10 @@ def skip_enforced(cursor: DdlCursor) -> None:
 
 
 def parse_references(cursor: DdlCursor) -> ReferencesText:
-    """Parse a REFERENCES clause, after its first word."""
     found = ReferencesText(cursor.table(default_database=""))
     if cursor.accept_sign("("):
-        columns = [cursor.name()]
-        while cursor.accept_sign(","):
-            columns.append(cursor.name())
+        found = replace(found, columns=cursor.items(cursor.name))
         cursor.expect_sign(")")
-        found = replace(found, columns=tuple(columns))
     while True:
         if cursor.accept("MATCH"):
             cursor.next()
@@ -334,7 +296,6 @@ _WIDE: Final = frozenset({"_UCS2", "_UTF16", "_UTF16LE", "_UTF32"})
 
 
 def _literal(cursor: DdlCursor) -> DefaultText | None:
-    """Parse a literal at the cursor, if there is one."""
     if cursor.keyword().startswith("_") and cursor.peek(1).form in (DdlTokenKind.STRING, DdlTokenKind.BITS):
         start = cursor.next()
         text = cursor.string() if cursor.peek().form is DdlTokenKind.STRING else None

@@ -11,30 +11,16 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.model.schema import TableName
-from headrace.sources.mysql.ddl.alter_grammar import parse_clauses
-from headrace.sources.mysql.ddl.ast import (
-    AddKey,
-    AlterDatabaseText,
-    AlterTable,
-    Clause,
-    ColumnText,
-    CreateDatabaseText,
-    CreateTableText,
-    CreateTemporary,
-    DropDatabaseText,
-    DropKey,
-    DropTables,
-    Ignored,
-    KeyText,
-    OptionsText,
-    RenameTables,
-    RowStatement,
-    StatementText,
-    Truncate,
-)
-from headrace.sources.mysql.ddl.column_grammar import parse_column
+from headrace.sources.mysql.ddl import ast
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.ddl.key_grammar import parse_create_index, parse_key, parse_option, parse_parts, starts_key
+from headrace.sources.mysql.ddl.table_grammar import (
+    parse_clauses,
+    parse_create_index,
+    parse_element,
+    parse_option,
+    parse_parts,
+    split_elements,
+)
 from headrace.sources.mysql.ddl.token_cursor import DdlCursor
 
 _HARMLESS: Final = re.compile(
@@ -49,17 +35,17 @@ _OTHER_OBJECTS: Final = re.compile(
 )
 
 
-def parse_statement(text: str, database: str, dialect: Dialect, sql_mode: int) -> StatementText:
-    """Parse a statement. Names without a database are in `database`."""
+def parse_statement(text: str, database: str, dialect: Dialect, sql_mode: int) -> ast.StatementText | None:
+    """Parse a statement; None if it changes no table. Names without a database are in `database`."""
     cursor = DdlCursor(text, database, dialect, sql_mode)
     _skip_settings(cursor)
     if cursor.at_end:
-        return Ignored("an empty statement")
+        return None
     word = cursor.keyword()
     if _ROWS.fullmatch(word):
-        return RowStatement(word)
+        return ast.RowStatement(word)
     if _HARMLESS.fullmatch(word):
-        return Ignored(word)
+        return None
     cursor.next()
     if word == "ANALYZE":
         return _analyze(cursor)
@@ -67,7 +53,7 @@ def parse_statement(text: str, database: str, dialect: Dialect, sql_mode: int) -
     if rule is None:
         raise cursor.surprise("a statement")
     found = rule(cursor)
-    if not isinstance(found, Ignored) and not cursor.at_end:
+    if found is not None and not cursor.at_end:
         raise cursor.surprise("the end of the statement")
     return found
 
@@ -77,27 +63,24 @@ def _skip_settings(cursor: DdlCursor) -> None:
     if not cursor.accept("SET", "STATEMENT"):
         return
     while not cursor.at_end and not cursor.accept("FOR"):
-        if cursor.sees("("):
-            cursor.skip_parentheses()
-        else:
-            cursor.next()
+        cursor.skip_unit()
 
 
-def _analyze(cursor: DdlCursor) -> StatementText:
+def _analyze(cursor: DdlCursor) -> ast.StatementText | None:
     cursor.accept_any("NO_WRITE_TO_BINLOG", "LOCAL")
     if cursor.accept_any("TABLE", "TABLES"):
-        return Ignored("ANALYZE TABLE")
+        return None
     # ANALYZE of a statement runs it.
-    return RowStatement(cursor.keyword() or "ANALYZE")
+    return ast.RowStatement(cursor.keyword() or "ANALYZE")
 
 
-def _create(cursor: DdlCursor) -> StatementText:
+def _create(cursor: DdlCursor) -> ast.StatementText | None:
     or_replace = cursor.accept("OR", "REPLACE")
     if cursor.accept("TEMPORARY"):
         if not cursor.accept("TABLE"):
-            return Ignored("CREATE TEMPORARY")
+            return None
         cursor.if_not_exists()
-        made = CreateTemporary(cursor.table())
+        made = ast.CreateTemporary(cursor.table())
         cursor.skip_all()
         return made
     if cursor.accept("TABLE"):
@@ -105,9 +88,9 @@ def _create(cursor: DdlCursor) -> StatementText:
     if cursor.accept_any("DATABASE", "SCHEMA"):
         if_not_exists = cursor.if_not_exists()
         name = cursor.database_name()
-        return CreateDatabaseText(name, _options(cursor), if_not_exists, or_replace)
+        return ast.CreateDatabaseText(name, _options(cursor), if_not_exists, or_replace)
     if cursor.is_next("SPATIAL", "REFERENCE") or _OTHER_OBJECTS.fullmatch(cursor.keyword()):
-        return Ignored(f"CREATE {cursor.keyword()}")
+        return None
     key = parse_create_index(cursor, or_replace=or_replace)
     if key is None:
         raise cursor.surprise("what is created")
@@ -116,53 +99,44 @@ def _create(cursor: DdlCursor) -> StatementText:
     key = parse_parts(cursor, key)
     # Its options, the algorithm, the lock and the timeout.
     cursor.skip_all()
-    return AlterTable(table, (AddKey(key),))
+    return ast.AlterTable(table, (ast.AddKey(key),))
 
 
-def _create_table(cursor: DdlCursor, *, or_replace: bool) -> StatementText:
+def _create_table(cursor: DdlCursor, *, or_replace: bool) -> ast.StatementText | None:
     if_not_exists = cursor.if_not_exists()
-    made = CreateTableText(cursor.table(), if_not_exists=if_not_exists, or_replace=or_replace)
+    made = ast.CreateTableText(cursor.table(), if_not_exists=if_not_exists, or_replace=or_replace)
     if cursor.accept("LIKE"):
         return replace(made, like=cursor.table())
-    if cursor.sees("(") and cursor.keyword(1) == "LIKE":
-        cursor.expect_sign("(")
+    if cursor.keyword(1) == "LIKE" and cursor.accept_sign("("):
         cursor.expect("LIKE")
-        like = cursor.table()
+        made = replace(made, like=cursor.table())
         cursor.expect_sign(")")
-        return replace(made, like=like)
+        return made
     if cursor.sees("(") and cursor.keyword(1) not in ("SELECT", "WITH", "VALUES", "TABLE") and not cursor.sees("(", 1):
         columns, keys, versioned = _elements(cursor)
         made = replace(made, columns=columns, keys=keys, versioned=versioned)
     return _create_table_tail(cursor, made)
 
 
-def _elements(cursor: DdlCursor) -> tuple[tuple[ColumnText, ...], tuple[KeyText, ...], bool]:
-    """Parse the parenthesised list of CREATE TABLE."""
-    columns: list[ColumnText] = []
-    keys: list[KeyText] = []
-    versioned = False
-    periods: set[str] = set()
+def _elements(cursor: DdlCursor) -> tuple[tuple[ast.ColumnText, ...], tuple[ast.KeyText, ...], bool]:
+    """Parse the parenthesised list of CREATE TABLE: its columns, its indexes, and whether the table is system versioned."""
     cursor.expect_sign("(")
-    while True:
-        if cursor.accept("PERIOD", "FOR"):
-            versioned |= cursor.name().upper() == "SYSTEM_TIME"
-            periods |= {part.lower() for part in parse_parts(cursor, KeyText("period", "", ())).columns}
-        elif starts_key(cursor):
-            key = parse_key(cursor)
-            keys += [key] if key is not None else []
-        else:
-            column = parse_column(cursor, cursor.name())
-            versioned |= column.generated.startswith("row")
-            columns.append(column)
-            keys += column.keys
-        if not cursor.accept_sign(","):
-            break
+    columns, keys = split_elements(cursor.items(lambda: _element(cursor)))
     cursor.expect_sign(")")
-    required = [replace(column, nullable=False) if column.name.lower() in periods else column for column in columns]
-    return tuple(required), tuple(keys), versioned
+    periods = [key for key in keys if key.kind == "period"]
+    versioned = any(column.generated.startswith("row") for column in columns) or any(one.name.upper() == "SYSTEM_TIME" for one in periods)
+    required = {part.lower() for period in periods for part in period.columns}
+    columns = tuple(replace(column, nullable=False) if column.name.lower() in required else column for column in columns)
+    return columns, tuple(key for key in keys if key.kind != "period"), versioned
 
 
-def _create_table_tail(cursor: DdlCursor, made: CreateTableText) -> CreateTableText:
+def _element(cursor: DdlCursor) -> ast.ColumnText | ast.KeyText | None:
+    if cursor.accept("PERIOD", "FOR"):
+        return parse_parts(cursor, ast.KeyText("period", cursor.name(), ()))
+    return parse_element(cursor)
+
+
+def _create_table_tail(cursor: DdlCursor, made: ast.CreateTableText) -> ast.CreateTableText:
     options = made.options
     while not cursor.at_end:
         if cursor.accept("WITH", "SYSTEM", "VERSIONING"):
@@ -180,37 +154,34 @@ def _create_table_tail(cursor: DdlCursor, made: CreateTableText) -> CreateTableT
 def _skip_partitioning(cursor: DdlCursor) -> None:
     """Skip everything up to a SELECT, which may follow."""
     while not cursor.at_end and cursor.keyword() not in ("SELECT", "AS", "IGNORE", "REPLACE"):
-        if cursor.sees("("):
-            cursor.skip_parentheses()
-        else:
-            cursor.next()
+        cursor.skip_unit()
 
 
-def _options(cursor: DdlCursor) -> OptionsText:
-    options = OptionsText()
+def _options(cursor: DdlCursor) -> ast.OptionsText:
+    options = ast.OptionsText()
     while not cursor.at_end:
         options = parse_option(cursor, options)
     return options
 
 
-def _alter(cursor: DdlCursor) -> StatementText:
+def _alter(cursor: DdlCursor) -> ast.StatementText | None:
     ignore = False
     while (word := cursor.keyword()) in ("ONLINE", "OFFLINE", "IGNORE"):
         ignore |= word == "IGNORE"
         cursor.next()
     if cursor.accept("TABLE"):
-        if_exists = cursor.if_exists()
+        cursor.if_exists()
         table = cursor.table()
-        skip_wait(cursor)
-        return AlterTable(table, parse_clauses(cursor), if_exists, ignore)
+        _skip_wait(cursor)
+        return ast.AlterTable(table, parse_clauses(cursor), ignore)
     if cursor.accept_any("DATABASE", "SCHEMA"):
         named = not (cursor.keyword() in ("CHARACTER", "CHARSET", "DEFAULT", "COLLATE", "ENCRYPTION", "READ") and not _is_named(cursor))
         name = cursor.database_name() if named else cursor.database
         if cursor.accept("UPGRADE"):
-            return Ignored("ALTER DATABASE UPGRADE")
-        return AlterDatabaseText(name, _options(cursor))
+            return None
+        return ast.AlterDatabaseText(name, _options(cursor))
     if _OTHER_OBJECTS.fullmatch(cursor.keyword()):
-        return Ignored(f"ALTER {cursor.keyword()}")
+        return None
     raise cursor.surprise("what is altered")
 
 
@@ -219,63 +190,55 @@ def _is_named(cursor: DdlCursor) -> bool:
     return cursor.keyword() in ("ENCRYPTION", "READ", "CHARSET") and cursor.keyword(1) in ("CHARACTER", "CHARSET", "DEFAULT", "COLLATE")
 
 
-def skip_wait(cursor: DdlCursor) -> None:
+def _skip_wait(cursor: DdlCursor) -> None:
     if cursor.accept("WAIT"):
         cursor.number()
     else:
         cursor.accept("NOWAIT")
 
 
-def _drop(cursor: DdlCursor) -> StatementText:
+def _drop(cursor: DdlCursor) -> ast.StatementText | None:
     if cursor.accept("TEMPORARY"):
-        return Ignored("DROP TEMPORARY")
+        return None
     if cursor.accept_any("TABLE", "TABLES"):
         cursor.if_exists()
-        tables = _tables(cursor)
-        skip_wait(cursor)
+        tables = cursor.items(cursor.table)
+        _skip_wait(cursor)
         cursor.accept_any("RESTRICT", "CASCADE")
-        return DropTables(tables)
+        return ast.DropTables(tables)
     if cursor.accept_any("DATABASE", "SCHEMA"):
         cursor.if_exists()
-        return DropDatabaseText(cursor.database_name())
+        return ast.DropDatabaseText(cursor.database_name())
     cursor.accept_any("ONLINE", "OFFLINE")
     if cursor.accept("INDEX"):
-        if_exists = cursor.if_exists()
-        clause: Clause = DropKey(cursor.name(), if_exists)
+        clause = ast.DropKey(if_exists=cursor.if_exists(), name=cursor.name())
         cursor.expect("ON")
         table = cursor.table()
         cursor.skip_all()
-        return AlterTable(table, (clause,))
+        return ast.AlterTable(table, (clause,))
     if cursor.is_next("SPATIAL", "REFERENCE") or _OTHER_OBJECTS.fullmatch(cursor.keyword()):
-        return Ignored(f"DROP {cursor.keyword()}")
+        return None
     raise cursor.surprise("what is dropped")
 
 
-def _tables(cursor: DdlCursor) -> tuple[TableName, ...]:
-    tables = [cursor.table()]
-    while cursor.accept_sign(","):
-        tables.append(cursor.table())
-    return tuple(tables)
-
-
-def _rename(cursor: DdlCursor) -> StatementText:
+def _rename(cursor: DdlCursor) -> ast.StatementText | None:
     if cursor.keyword() == "USER":
-        return Ignored("RENAME USER")
+        return None
     if not cursor.accept_any("TABLE", "TABLES"):
         raise cursor.surprise("TABLE")
-    if_exists = cursor.if_exists()
-    pairs = []
-    while True:
-        old = cursor.table()
-        skip_wait(cursor)
-        cursor.expect("TO")
-        pairs.append((old, cursor.table()))
-        if not cursor.accept_sign(","):
-            return RenameTables(tuple(pairs), if_exists)
+    cursor.if_exists()
+    return ast.RenameTables(cursor.items(lambda: _renamed(cursor)))
 
 
-def _truncate(cursor: DdlCursor) -> StatementText:
+def _renamed(cursor: DdlCursor) -> tuple[TableName, TableName]:
+    old = cursor.table()
+    _skip_wait(cursor)
+    cursor.expect("TO")
+    return old, cursor.table()
+
+
+def _truncate(cursor: DdlCursor) -> ast.StatementText | None:
     cursor.accept("TABLE")
     table = cursor.table()
-    skip_wait(cursor)
-    return Truncate(table)
+    _skip_wait(cursor)
+    return ast.Truncate(table)

@@ -7,41 +7,21 @@ column, so that a column that is dropped and added again in one statement is not
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column, ForeignKey, Index, TableName, TableSchema
 from headrace.model.schema_change import FIRST
-from headrace.sources.mysql.ddl.ast import (
-    PRIMARY,
-    AddColumns,
-    AddKey,
-    AlterColumn,
-    ChangeColumn,
-    Clause,
-    ColumnText,
-    ConvertTo,
-    DefaultForm,
-    DefaultText,
-    DropColumnClause,
-    DropForeignKey,
-    DropKey,
-    KeyText,
-    OptionsText,
-    ReferencesText,
-    RenameColumnClause,
-    RenameKey,
-    SetOptions,
-)
-from headrace.sources.mysql.ddl.column_defaults import default_of
+from headrace.sources.mysql.ddl import ast
 from headrace.sources.mysql.ddl.column_definition import (
     LONGEST_VARCHAR,
     Setting,
     character_width,
     charset_of,
     convert_column,
+    default_of,
     define_column,
     string_length,
 )
@@ -74,12 +54,10 @@ class Key:
 
 
 class Draft:
-    """One table during one statement."""
-
     def __init__(self, schema: TableSchema, setting: Setting) -> None:
         self.name = schema.name
         self.columns = [DraftColumn(column, column.name) for column in schema.columns]
-        primary = [Key(PRIMARY, schema.primary_key, unique=True)] if schema.primary_key else []
+        primary = [Key(ast.PRIMARY, schema.primary_key, unique=True)] if schema.primary_key else []
         # Whether an index part is a prefix depends on the geometry type, even if the type changes later.
         geometries = {column.name for column in schema.columns if column.form is ValueForm.GEOMETRY}
         self.keys = primary + [
@@ -94,7 +72,7 @@ class Draft:
 
     def finish(self) -> TableSchema:
         """Return the table as the server would describe it now."""
-        required = {part.lower() for key in self.keys if key.name == PRIMARY for part in key.columns}
+        required = {part.lower() for key in self.keys if key.name == ast.PRIMARY for part in key.columns}
         self.columns = [
             replace(one, column=replace(one.column, nullable=False)) if one.column.name.lower() in required else one for one in self.columns
         ]
@@ -102,11 +80,13 @@ class Draft:
         columns = tuple(one.column for one in self.columns)
         spelled = {column.name.lower(): column.name for column in columns}
         keys = [replace(key, columns=tuple(spelled[part.lower()] for part in key.columns)) for key in keys]
-        primary = next((key.columns for key in keys if key.name == PRIMARY), ())
+        primary = next((key.columns for key in keys if key.name == ast.PRIMARY), ())
         # An index covers only the first bytes of a geometry.
         partial = {one.column.name for one in self.columns if one.column.form is ValueForm.GEOMETRY}
         indexes = tuple(
-            Index(key.name, key.columns, key.unique, key.whole and partial.isdisjoint(key.columns)) for key in keys if key.name != PRIMARY
+            Index(key.name, key.columns, key.unique, key.whole and partial.isdisjoint(key.columns))
+            for key in keys
+            if key.name != ast.PRIMARY
         )
         foreign_keys = [replace(key, columns=tuple(spelled[part.lower()] for part in key.columns)) for key in self.foreign_keys]
         foreign_keys.sort(key=lambda key: key.name)
@@ -118,14 +98,14 @@ class Draft:
 
     # -- CREATE TABLE
 
-    def create(self, columns: Iterable[ColumnText], keys: Iterable[KeyText]) -> None:
+    def create(self, columns: Iterable[ast.ColumnText], keys: Iterable[ast.KeyText]) -> None:
         for text in columns:
             self.columns.append(DraftColumn(self._define(text)))
         self._promote()
         for key in keys:
             self._add_key(key)
 
-    def set_options(self, options: OptionsText, database_charset: str) -> None:
+    def set_options(self, options: ast.OptionsText, database_charset: str) -> None:
         if options.charset.lower() == "default" and not options.collation:
             self.charset = database_charset
         elif options.charset or options.collation:
@@ -135,12 +115,12 @@ class Draft:
 
     # -- ALTER TABLE
 
-    def alter(self, clauses: tuple[Clause, ...], database_charset: str) -> None:
+    def alter(self, clauses: tuple[ast.Clause, ...], database_charset: str) -> None:
         clauses = tuple(self._that_apply(clauses))
         for clause in clauses:
-            if isinstance(clause, SetOptions):
+            if isinstance(clause, ast.SetOptions):
                 self.set_options(clause.options, database_charset)
-            elif isinstance(clause, ConvertTo):
+            elif isinstance(clause, ast.ConvertTo):
                 self.charset = self._converted = charset_of(clause.charset, clause.collation, database_charset)
         if self._converted and not self._setting.dialect.mariadb and any(map(_makes_long_text, clauses)):
             raise ClauseMismatch("MySQL chooses a smaller type than specified for a TEXT or BLOB that it converts at the same time")
@@ -155,61 +135,62 @@ class Draft:
             if any(_outgrows(one.column, self._converted) for one in self.columns):
                 raise ClauseMismatch("a VARCHAR becomes too long for its type when it is converted; servers differ in what they make of it")
             self.columns = [replace(one, column=convert_column(one.column, self._converted)) for one in self.columns]
-        self._add_keys(clauses)
+        for key in new_keys(clauses):
+            self._add_key(key)
         self._check_names()
 
-    def _that_apply(self, clauses: tuple[Clause, ...]) -> Iterable[Clause]:
+    def _that_apply(self, clauses: tuple[ast.Clause, ...]) -> Iterable[ast.Clause]:
         """Return the clauses without those that IF EXISTS or IF NOT EXISTS disable."""
         present = {one.column.name.lower() for one in self.columns}
         keys = {key.name.lower() for key in self.keys}
         foreign_keys = {key.name.lower() for key in self.foreign_keys}
         for clause in clauses:
             match clause:
-                case AddColumns(columns, _, _, True):
+                case ast.AddColumns(columns, _, _, True):
                     new = tuple(column for column in columns if column.name.lower() not in present)
                     present |= {column.name.lower() for column in new}
                     if new or clause.keys:
                         # The indexes are created even if the column already exists.
                         kept = tuple(key for key in clause.keys if _key_name(key).lower() not in keys)
                         yield replace(clause, columns=new, keys=kept)
-                case AddColumns(columns):
+                case ast.AddColumns(columns):
                     present |= {column.name.lower() for column in columns}
                     yield clause
-                case ChangeColumn(_, column, _, False):
+                case ast.ChangeColumn(_, column, _, False):
                     present.add(column.name.lower())
                     yield clause
-                case ChangeColumn(name, column, _, True):
+                case ast.ChangeColumn(name, column, _, True):
                     if name.lower() in present:
                         spare = any(_key_name(key).lower() in keys for key in column.keys)
                         yield replace(clause, column=replace(column, primary=False, unique=False)) if spare else clause
-                case DropColumnClause(name, True) | RenameColumnClause(name, _, True):
+                case ast.DropColumnClause(name, True) | ast.RenameColumnClause(name, _, True):
                     if name.lower() in present:
                         yield clause
-                case AlterColumn(name=name, if_exists=True):
+                case ast.AlterColumn(name=name, if_exists=True):
                     if name.lower() in present:
                         yield clause
-                case DropKey(name, True, _) | RenameKey(name, _, True):
+                case ast.DropKey(name, True, _) | ast.RenameKey(name, _, True):
                     if name.lower() in keys:
                         yield clause
-                case DropForeignKey(name, True):
+                case ast.DropForeignKey(name, True):
                     if name.lower() in foreign_keys:
                         yield clause
-                case AddKey(KeyText(kind="foreign", if_not_exists=True) as key):
+                case ast.AddKey(ast.KeyText(kind="foreign", if_not_exists=True) as key):
                     if _key_name(key).lower() not in foreign_keys:
                         foreign_keys.add(_key_name(key).lower())
                         yield clause
-                case AddKey(KeyText(if_not_exists=True) as key):
+                case ast.AddKey(ast.KeyText(if_not_exists=True) as key):
                     if _key_name(key).lower() not in keys:
                         keys.add(_key_name(key).lower())
                         yield clause
                 case _:
                     yield clause
 
-    def _drop_columns(self, clauses: tuple[Clause, ...]) -> None:
+    def _drop_columns(self, clauses: tuple[ast.Clause, ...]) -> None:
         # An index stays on a column that is dropped and added again under the same name.
-        again = {text.name.lower() for clause in clauses if isinstance(clause, AddColumns) for text in clause.columns}
+        again = {text.name.lower() for clause in clauses if isinstance(clause, ast.AddColumns) for text in clause.columns}
         for clause in clauses:
-            if isinstance(clause, DropColumnClause):
+            if isinstance(clause, ast.DropColumnClause):
                 found = self._find(clause.name)
                 self.columns = [one for one in self.columns if one is not found]
                 name = found.column.name
@@ -221,30 +202,30 @@ class Draft:
                     key for key, before in zip(trimmed, self.keys, strict=True) if key.columns or (key.hidden and not before.columns)
                 ]
 
-    def _drop_keys(self, clauses: tuple[Clause, ...]) -> None:
+    def _drop_keys(self, clauses: tuple[ast.Clause, ...]) -> None:
         for clause in clauses:
-            if isinstance(clause, DropForeignKey) or (isinstance(clause, DropKey) and clause.constraint):
+            if isinstance(clause, ast.DropForeignKey) or (isinstance(clause, ast.DropKey) and clause.constraint):
                 kept = [key for key in self.foreign_keys if key.name.lower() != clause.name.lower()]
                 if len(kept) < len(self.foreign_keys):
                     # Its index stays.
                     self.foreign_keys = kept
                     continue
-                if isinstance(clause, DropForeignKey) and self.foreign_keys:
+                if isinstance(clause, ast.DropForeignKey) and self.foreign_keys:
                     # States of release 0.9 contain no foreign keys.
                     raise ClauseMismatch(f"it has no foreign key {clause.name}")
-            if isinstance(clause, DropKey):
+            if isinstance(clause, ast.DropKey):
                 remaining = [key for key in self.keys if key.name.lower() != clause.name.lower()]
                 if len(remaining) == len(self.keys) and not clause.constraint:
                     raise ClauseMismatch(f"it has no index {clause.name}")
                 self.keys = remaining
-            elif isinstance(clause, RenameKey):
+            elif isinstance(clause, ast.RenameKey):
                 if not any(key.name.lower() == clause.name.lower() for key in self.keys):
                     raise ClauseMismatch(f"it has no index {clause.name}")
                 self.keys = [replace(key, name=clause.new_name) if key.name.lower() == clause.name.lower() else key for key in self.keys]
 
-    def _redefine(self, clauses: tuple[Clause, ...]) -> dict[str, str]:
+    def _redefine(self, clauses: tuple[ast.Clause, ...]) -> dict[str, str]:
         """Apply CHANGE, MODIFY and RENAME COLUMN, in place; return the renames."""
-        changes = {clause.name.lower(): clause for clause in clauses if isinstance(clause, ChangeColumn | RenameColumnClause)}
+        changes = {clause.name.lower(): clause for clause in clauses if isinstance(clause, ast.ChangeColumn | ast.RenameColumnClause)}
         renamed: dict[str, str] = {}
         for name in changes:
             self._find(name)
@@ -252,7 +233,7 @@ class Draft:
             clause = changes.get(one.column.name.lower())
             if clause is None:
                 continue
-            new = replace(one.column, name=clause.new_name) if isinstance(clause, RenameColumnClause) else self._define(clause.column)
+            new = replace(one.column, name=clause.new_name) if isinstance(clause, ast.RenameColumnClause) else self._define(clause.column)
             if new.name != one.column.name:
                 renamed[one.column.name] = new.name
             self.columns[i] = DraftColumn(new, one.origin)
@@ -267,13 +248,13 @@ class Draft:
             for key in self.keys
         ]
 
-    def _place(self, clauses: tuple[Clause, ...]) -> None:
+    def _place(self, clauses: tuple[ast.Clause, ...]) -> None:
         """Place new columns, and redefined columns with a position, in the order of their clauses."""
         for clause in clauses:
-            if isinstance(clause, AddColumns):
+            if isinstance(clause, ast.AddColumns):
                 for text in clause.columns:
                     self._insert(DraftColumn(self._define(text)), clause.place)
-            elif isinstance(clause, ChangeColumn) and clause.place is not None:
+            elif isinstance(clause, ast.ChangeColumn) and clause.place is not None:
                 # A moving column keeps its position until its clause is applied: others may be placed after it.
                 moving = self._find(clause.column.name)
                 self.columns = [one for one in self.columns if one is not moving]
@@ -291,15 +272,16 @@ class Draft:
         self.keys = [replace(key, columns=tuple(renamed.get(part, part) for part in key.columns)) for key in self.keys]
         self.foreign_keys = [replace(key, columns=tuple(renamed.get(part, part) for part in key.columns)) for key in self.foreign_keys]
 
-    def _adjust(self, clauses: tuple[Clause, ...]) -> None:
+    def _adjust(self, clauses: tuple[ast.Clause, ...]) -> None:
         """Apply ALTER COLUMN, which names columns as they were before the statement."""
         for clause in clauses:
-            if isinstance(clause, AlterColumn):
+            if isinstance(clause, ast.AlterColumn):
                 found = next((one for one in self.columns if (one.origin or "").lower() == clause.name.lower()), None)
                 if found is None:
                     raise ClauseMismatch(f"it has no column {clause.name}")
                 column = found.column
-                if column.generated or (column.auto_increment and not _is_expression(clause.default)):
+                is_expression = clause.default is not None and clause.default.written is ast.DefaultForm.EXPRESSION
+                if column.generated or (column.auto_increment and not is_expression):
                     # Such a column has no default, whatever the statement contains.
                     pass
                 elif clause.default is not None:
@@ -310,20 +292,9 @@ class Draft:
                     column = replace(column, invisible=clause.invisible)
                 self.columns[self.columns.index(found)] = replace(found, column=column)
 
-    def _add_keys(self, clauses: tuple[Clause, ...]) -> None:
-        for clause in clauses:
-            if isinstance(clause, AddColumns):
-                for key in clause.keys:
-                    self._add_key(key)
-            elif isinstance(clause, ChangeColumn):
-                for key in clause.column.keys:
-                    self._add_key(key)
-            elif isinstance(clause, AddKey):
-                self._add_key(clause.key)
-
     # -- columns
 
-    def _define(self, text: ColumnText) -> Column:
+    def _define(self, text: ast.ColumnText) -> Column:
         if not (text.default or text.null_default or text.on_update):
             self._plain.add(text.name)
         if self._converted and charset_of(text.charset, text.collation, self.charset) != "binary":
@@ -339,7 +310,7 @@ class Draft:
             column = one.column
             if column.type.zoned and not column.nullable and not column.generated:
                 if column.default is None or column.name in self._plain:
-                    now = DefaultText("current_timestamp", DefaultForm.EXPRESSION)
+                    now = ast.DefaultText("current_timestamp", ast.DefaultForm.EXPRESSION)
                     default = default_of(column, now, mariadb=self._setting.dialect.mariadb)
                     self.columns[i] = replace(one, column=replace(column, default=default))
                 return
@@ -358,12 +329,12 @@ class Draft:
 
     # -- indexes
 
-    def _add_key(self, text: KeyText) -> None:
+    def _add_key(self, text: ast.KeyText) -> None:
         if text.or_replace:
             self.keys = [key for key in self.keys if key.name.lower() != text.name.lower()]
         columns = tuple(self._find(part).column.name for part in text.columns if part)
         hidden = "" in text.columns
-        name = PRIMARY if text.kind == "primary" else text.name or self._free_name(columns, hidden=not columns or text.columns[0] == "")
+        name = ast.PRIMARY if text.kind == "primary" else text.name or self._free_name(columns, hidden=not columns or text.columns[0] == "")
         if any(key.name.lower() == name.lower() for key in self.keys):
             raise ClauseMismatch(f"it has an index {name} already")
         whole = not hidden and text.kind != "spatial" and not any(map(self._is_prefix, columns, text.prefixes))
@@ -372,7 +343,7 @@ class Draft:
         if text.references is not None:
             self._add_foreign_key(text.constraint, columns, text.references)
 
-    def _add_foreign_key(self, name: str, columns: tuple[str, ...], references: ReferencesText) -> None:
+    def _add_foreign_key(self, name: str, columns: tuple[str, ...], references: ast.ReferencesText) -> None:
         if not references.columns:
             raise ClauseMismatch("a foreign key names no columns of its parent")
         parent = references.parent if references.parent.database else TableName(self.name.database, references.parent.table)
@@ -393,7 +364,7 @@ class Draft:
 
     def _free_name(self, columns: tuple[str, ...], *, hidden: bool) -> str:
         """Return the name that the server gives to an unnamed index."""
-        taken = {key.name.lower() for key in self.keys} | {PRIMARY.lower()}
+        taken = {key.name.lower() for key in self.keys} | {ast.PRIMARY.lower()}
         wanted = "functional_index" if hidden else columns[0]
         if wanted.lower() not in taken:
             return wanted
@@ -413,18 +384,21 @@ def _outgrows(column: Column, charset: str) -> bool:
     return bool(column.charset) and (string_length(column) or 0) * character_width(charset) > LONGEST_VARCHAR
 
 
-def _makes_long_text(clause: Clause) -> bool:
-    return isinstance(clause, ChangeColumn) and clause.column.type.word.endswith(("text", "blob"))
+def _makes_long_text(clause: ast.Clause) -> bool:
+    return isinstance(clause, ast.ChangeColumn) and clause.column.type.word.endswith(("text", "blob"))
 
 
-def _is_expression(default: DefaultText | None) -> bool:
-    return default is not None and default.written is DefaultForm.EXPRESSION
+def new_keys(clauses: Iterable[ast.Clause]) -> Iterator[ast.KeyText]:
+    for clause in clauses:
+        match clause:
+            case ast.AddKey(key):
+                yield key
+            case ast.AddColumns(_, keys):
+                yield from keys
+            case ast.ChangeColumn(_, column):
+                yield from column.keys
 
 
-def _key_name(key: KeyText) -> str:
+def _key_name(key: ast.KeyText) -> str:
     """Return the name of an index if no other index had it."""
-    return PRIMARY if key.kind == "primary" else key.name or (key.columns[0] if key.columns else "")
-
-
-def empty_table(name: TableName, charset: str) -> TableSchema:
-    return TableSchema(name, (), (), charset=charset)
+    return ast.PRIMARY if key.kind == "primary" else key.name or (key.columns[0] if key.columns else "")

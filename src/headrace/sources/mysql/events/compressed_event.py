@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from headrace.errors import DefiniteError
-from headrace.sources.mysql.events.event_types import HEADER_SIZE, QUERY_COMPRESSED_EVENT, QUERY_EVENT, truncated
+from headrace.sources.mysql.events.event_types import HEADER_SIZE, QUERY_COMPRESSED_EVENT, QUERY_EVENT, packed_integer, truncated
 
 _CHUNK_BYTES: Final = 1 << 20
 _PAYLOAD_END, _PAYLOAD_COMPRESSION, _PAYLOAD_SIZE = 0, 2, 3
@@ -26,7 +26,6 @@ _UPDATES: Final = (167, 170)
 
 
 def event_size(event: memoryview, at: int = 0) -> int:
-    """Return the size in the header of the event at `at`."""
     return int.from_bytes(event[at + 9 : at + 13], "little")
 
 
@@ -72,7 +71,6 @@ def _read(content: pa.NativeFile, size: int, place: str) -> bytes:
 
 
 def _payload_head(body: memoryview, place: str) -> tuple[int, int, int]:
-    """Return the compression, the decompressed size, and the start of the content."""
     fields: dict[int, int] = {}
     at = 0
     try:
@@ -87,16 +85,6 @@ def _payload_head(body: memoryview, place: str) -> tuple[int, int, int]:
         raise truncated("TRANSACTION_PAYLOAD", place) from error
 
 
-def packed_integer(body: memoryview, at: int) -> tuple[int, int]:
-    first = body[at]
-    if first < 251:
-        return first, at + 1
-    width = {252: 2, 253: 3, 254: 8}[first]
-    if at + 1 + width > len(body):
-        raise IndexError
-    return int.from_bytes(body[at + 1 : at + 1 + width], "little"), at + 1 + width
-
-
 def plain_event(event: memoryview, place: str) -> bytes:
     """Return the plain event for one of MariaDB's compressed events, given without checksum."""
     kind = event[4]
@@ -105,7 +93,6 @@ def plain_event(event: memoryview, place: str) -> bytes:
 
 
 def _record_start(event: memoryview, kind: int, place: str) -> int:
-    """Return the start of the compressed part of an event."""
     at = HEADER_SIZE
     try:
         if kind == QUERY_COMPRESSED_EVENT:

@@ -2,6 +2,9 @@
 
 The compiled kernels parse frequent events (rows, table maps, transaction bounds). The code here runs once per file, statement or table,
 never per row.
+
+The meaning of a logged statement depends on its session's settings, which come from the status variables of its QUERY event: which quotes
+delimit a name, and what an omitted character set or an omitted NULL stands for.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.model.json_record import JsonRecord
-from headrace.sources.mysql.events.query_session import Session, decode_statement, parse_session
 
 MAGIC: Final = b"\xfebin"
 HEADER_SIZE: Final = 19
@@ -60,8 +62,6 @@ QUERY_COMPRESSED_EVENT: Final = 165
 
 DAMAGE_HINT: Final = "check the source's binary log with mysqlbinlog --verify-binlog-checksum; if it is damaged, take a new snapshot"
 
-ARTIFICIAL_FLAG: Final = 0x20
-IGNORABLE_FLAG: Final = 0x80
 _FLAGS_AT: Final = 17
 _IN_USE_FLAG: Final = 0x01
 
@@ -84,12 +84,123 @@ UNSUPPORTED: Final = {
     INCIDENT_EVENT: "the source lost events (INCIDENT); take a new snapshot: remove the state directory and the target tables",
     164: "the binary log is encrypted at rest and was read from files; read it through the server",
 }
+_FLAGS, _SQL_MODE, _CATALOG_OLD, _AUTO_INCREMENT, _CHARSET, _TIME_ZONE, _CATALOG, _LC_TIME = range(8)
+_CHARSET_DATABASE, _TABLE_MAP_FOR_UPDATE, _DATA_WRITTEN, _INVOKER, _UPDATED_DATABASES, _MICROSECONDS = range(8, 14)
+_EXPLICIT_TIMESTAMPS, _XID_LOGGED, _UTF8MB4_COLLATION, _REQUIRE_KEY, _ENCRYPTION = range(16, 21)
+_MARIADB_NOW, _MARIADB_XID, _MARIADB_GTID_FLAGS = range(128, 131)
+
+_FIXED_SIZES: Final = {
+    **dict.fromkeys((_EXPLICIT_TIMESTAMPS, _REQUIRE_KEY, _ENCRYPTION), 1),
+    **dict.fromkeys((_LC_TIME, _CHARSET_DATABASE, _UTF8MB4_COLLATION), 2),
+    **dict.fromkeys((_MICROSECONDS, _MARIADB_NOW), 3),
+    **dict.fromkeys((_FLAGS, _AUTO_INCREMENT, _DATA_WRITTEN), 4),
+    **dict.fromkeys((_SQL_MODE, _TABLE_MAP_FOR_UPDATE, _XID_LOGGED, _MARIADB_XID), 8),
+    _CHARSET: 6,
+}
+"""The sizes of status variables whose size does not depend on their value."""
+_MARIADB_EXPLICIT_TIMESTAMPS: Final = 1 << 24
+_START_ALTER, _COMMIT_ALTER, _ROLLBACK_ALTER = 2, 4, 8
+_TOO_MANY_DATABASES: Final = 254
+
+
+@dataclass(frozen=True, slots=True)
+class Session(JsonRecord):
+    sql_mode: int = 0
+    client_charset: str = ""
+    """The character set of the statement's text."""
+    connection_charset: str = ""
+    """The character set to which the server converted the statement's strings."""
+    server_charset: str = ""
+    """The default character set of a new database."""
+    explicit_timestamps: bool = True
+    """Whether a TIMESTAMP column is nullable by default."""
+    time_zone: str = ""
+    """The session's time zone; empty if the statement converted no times."""
+    is_void_alter: bool = False
+    """MariaDB logs a long ALTER twice: at its start, and when it is committed or rolled back. Only a committed one has an effect."""
+
+
+def parse_session(status: bytes) -> Session:
+    """Parse a QUERY event's status variables. Variables after an unknown one cannot be parsed, as in the servers themselves."""
+    values = _variables(status)
+    flags = int.from_bytes(values.get(_FLAGS, b""), "little")
+    explicit = values.get(_EXPLICIT_TIMESTAMPS)
+    if explicit is None and _FLAGS in values and not {_UTF8MB4_COLLATION, _XID_LOGGED} & values.keys():
+        # A server without MySQL's newer variables uses a flag, as MariaDB does.
+        explicit_timestamps = bool(flags & _MARIADB_EXPLICIT_TIMESTAMPS)
+    else:
+        explicit_timestamps = explicit != b"\0"
+    client, connection, server = struct.unpack("<HHH", values[_CHARSET]) if _CHARSET in values else (0, 0, 0)
+    phase = values.get(_MARIADB_GTID_FLAGS, b"\0")[0]
+    return Session(
+        int.from_bytes(values.get(_SQL_MODE, b""), "little"),
+        _charset(client),
+        _charset(connection),
+        _charset(server),
+        explicit_timestamps,
+        values.get(_TIME_ZONE, b"")[1:].decode("ascii", "replace"),
+        is_void_alter=bool(phase & (_START_ALTER | _ROLLBACK_ALTER)),
+    )
+
+
+def decode_statement(raw: bytes, session: Session) -> str:
+    if raw.isascii() or not session.client_charset:
+        return raw.decode("utf8", "replace")
+    from headrace.sources.mysql.charsets import decode_text
+
+    return decode_text(session.client_charset, raw)
+
+
+def _charset(collation: int) -> str:
+    from headrace.sources.mysql.charsets import UnknownCharset, charset_of_collation
+
+    try:
+        return charset_of_collation(collation) if collation else ""
+    except UnknownCharset:
+        return ""
+
+
+def _variables(status: bytes) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    at = 0
+    while at < len(status):
+        number, at = status[at], at + 1
+        size = _size(number, status, at)
+        if size is None or at + size > len(status):
+            break
+        found[number] = status[at : at + size]
+        at += size
+    return found
+
+
+def _size(number: int, status: bytes, at: int) -> int | None:
+    """Return the size of a variable's value; None if the variable is unknown."""
+    if number in _FIXED_SIZES:
+        return _FIXED_SIZES[number]
+    first = status[at] if at < len(status) else 0
+    if number in (_TIME_ZONE, _CATALOG):
+        return 1 + first
+    if number == _CATALOG_OLD:
+        return 2 + first
+    if number == _INVOKER:
+        second = at + 1 + first
+        return 2 + first + (status[second] if second < len(status) else 0)
+    if number == _UPDATED_DATABASES:
+        return 1 if first == _TOO_MANY_DATABASES else _names_size(status, at + 1, first) + 1
+    if number == _MARIADB_GTID_FLAGS:
+        return 9 if first & (_COMMIT_ALTER | _ROLLBACK_ALTER) else 1
+    return None
+
+
+def _names_size(status: bytes, at: int, count: int) -> int:
+    end = at
+    for _ in range(count):
+        end = status.find(b"\0", end) + 1 or len(status)
+    return end - at
 
 
 @dataclass(frozen=True, slots=True)
 class Query(JsonRecord):
-    """A QUERY_EVENT: a statement, its database, and its session settings."""
-
     database: str
     statement: str
     session: Session = field(default_factory=Session)
@@ -173,6 +284,21 @@ def check_format_description(event: bytes, place: str) -> None:
     unmarked[_FLAGS_AT] &= ~_IN_USE_FLAG & 0xFF
     if int.from_bytes(event[-CHECKSUM_SIZE:], "little") not in (zlib.crc32(event[:-CHECKSUM_SIZE]), zlib.crc32(unmarked)):
         raise DefiniteError("a binary log event is damaged: its checksum is wrong", place=place, hint=DAMAGE_HINT)
+
+
+def created_at(event: bytes) -> int:
+    return int.from_bytes(event[:4], "little")
+
+
+def packed_integer(body: bytes | memoryview, at: int) -> tuple[int, int]:
+    """Return the length-encoded integer at a position, and the position after it; raise `LookupError` if it is damaged or cut short."""
+    first = body[at]
+    if first < 251:
+        return first, at + 1
+    width = {252: 2, 253: 3, 254: 8}[first]
+    if at + 1 + width > len(body):
+        raise IndexError
+    return int.from_bytes(body[at + 1 : at + 1 + width], "little"), at + 1 + width
 
 
 def parse_rotate(body: bytes, place: str) -> tuple[str, int]:

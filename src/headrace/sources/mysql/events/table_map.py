@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.model.schema import TableName
-from headrace.sources.mysql.events.event_types import truncated
+from headrace.sources.mysql.events.event_types import packed_integer, truncated
 
 TINY, SHORT, LONG, FLOAT, DOUBLE, TIMESTAMP, LONGLONG, INT24 = 1, 2, 3, 4, 5, 7, 8, 9
 DATE, TIME, DATETIME, YEAR, VARCHAR, BIT, TIMESTAMP2, DATETIME2, TIME2 = 10, 11, 12, 13, 15, 16, 17, 18, 19
@@ -22,24 +22,8 @@ VECTOR, JSON, NEWDECIMAL, ENUM, SET, BLOB, VAR_STRING, STRING, GEOMETRY = 242, 2
 TYPE_NAMES: Final = {value: name for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)}
 
 _METADATA_SIZE: Final = {
-    FLOAT: 1,
-    DOUBLE: 1,
-    BLOB: 1,
-    JSON: 1,
-    GEOMETRY: 1,
-    VECTOR: 1,
-    BLOB_COMPRESSED: 1,
-    TIMESTAMP2: 1,
-    DATETIME2: 1,
-    TIME2: 1,
-    VARCHAR: 2,
-    VARCHAR_COMPRESSED: 2,
-    VAR_STRING: 2,
-    STRING: 2,
-    NEWDECIMAL: 2,
-    BIT: 2,
-    ENUM: 2,
-    SET: 2,
+    **dict.fromkeys((FLOAT, DOUBLE, BLOB, JSON, GEOMETRY, VECTOR, BLOB_COMPRESSED, TIMESTAMP2, DATETIME2, TIME2), 1),
+    **dict.fromkeys((VARCHAR, VARCHAR_COMPRESSED, VAR_STRING, STRING, NEWDECIMAL, BIT, ENUM, SET), 2),
 }
 
 # The fields of the optional metadata.
@@ -82,7 +66,7 @@ def parse_table_map(body: bytes, place: str) -> TableMap:
     """Parse a TABLE_MAP event's body after table id and flags, without checksum."""
     try:
         return _parse(body)
-    except (IndexError, UnicodeDecodeError, ValueError) as error:
+    except (LookupError, ValueError) as error:
         raise truncated("TABLE_MAP", place) from error
 
 
@@ -91,17 +75,17 @@ def parse_table_name(body: bytes, place: str) -> TableName:
     try:
         database, at = _short_string(body, 0)
         return TableName(database, _short_string(body, at)[0])
-    except (IndexError, UnicodeDecodeError, ValueError) as error:
+    except (LookupError, ValueError) as error:
         raise truncated("TABLE_MAP", place) from error
 
 
 def _parse(body: bytes) -> TableMap:
     database, at = _short_string(body, 0)
     table, at = _short_string(body, at)
-    count, at = _length(body, at)
+    count, at = packed_integer(body, at)
     raw_types = body[at : at + count]
     at += count
-    metadata_size, at = _length(body, at)
+    metadata_size, at = packed_integer(body, at)
     metadata_end = at + metadata_size
     types, metadata = [], []
     for raw_type in raw_types:
@@ -150,7 +134,6 @@ def _resolve(raw_type: int, metadata: bytes) -> tuple[int, int]:
 
 
 def _optional(body: bytes, at: int) -> dict[int, bytes]:
-    """Return the fields of the optional metadata by number."""
     fields = {}
     while at < len(body):
         field = body[at]
@@ -181,7 +164,7 @@ def _member_lists(field: bytes) -> Iterator[tuple[bytes, ...]]:
     """Return one list of members per ENUM (or SET) column, in column order."""
     at = 0
     while at < len(field):
-        count, at = _length(field, at)
+        count, at = packed_integer(field, at)
         members = []
         for _ in range(count):
             member, at = _counted(field, at)
@@ -254,13 +237,12 @@ def _visibility(bits: bytes, count: int) -> tuple[bool, ...]:
 def _numbers(field: bytes) -> Iterator[int]:
     at = 0
     while at < len(field):
-        number, at = _length(field, at)
+        number, at = packed_integer(field, at)
         yield number
 
 
 def _counted(body: bytes, at: int) -> tuple[bytes, int]:
-    """Return length-prefixed bytes, and the position after them."""
-    size, at = _length(body, at)
+    size, at = packed_integer(body, at)
     if at + size > len(body):
         raise ValueError("length")
     return body[at : at + size], at + size
@@ -271,13 +253,3 @@ def _short_string(body: bytes, at: int) -> tuple[str, int]:
     if at + size + 2 > len(body):
         raise ValueError("name")
     return body[at + 1 : at + 1 + size].decode("utf8"), at + size + 2
-
-
-def _length(body: bytes, at: int) -> tuple[int, int]:
-    first = body[at]
-    if first < 251:
-        return first, at + 1
-    width = {252: 2, 253: 3, 254: 8}[first] if first in (252, 253, 254) else 0
-    if width == 0 or at + 1 + width > len(body):
-        raise ValueError("length")
-    return int.from_bytes(body[at + 1 : at + 1 + width], "little"), at + 1 + width

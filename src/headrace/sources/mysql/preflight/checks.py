@@ -1,21 +1,95 @@
-"""The preflight checks: each evaluates a server's answers and returns findings."""
+"""The preflight checks: each evaluates a server's answers and returns findings. `docs/mysql.md` has the table of tested versions, too."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from headrace.errors import DefiniteError
-from headrace.model.cascade_mode import CascadeMode
+from headrace.model.schema import ForeignKey
+from headrace.model.setting_values import CascadeMode
 from headrace.model.table_selection import Selection, is_pattern
-from headrace.sources.mysql.preflight.server_facts import CascadeFacts, Check, ServerFacts, TableFacts, refusal, try_replication
-from headrace.sources.mysql.preflight.tested_versions import check_version
-from headrace.sources.mysql.server.tls import default_tls
+from headrace.sources.mysql.preflight.server_facts import Check, ServerFacts, TableFacts, refusal, try_replication
+from headrace.sources.mysql.server.connection import Version, default_tls, parse_version
 from headrace.sources.preflight import Finding, failure, ok, warning
 
 _DAY_S: Final = 86_400
 _TRANSACTIONAL: Final = frozenset({"innodb", "rocksdb", "tokudb", "ndbcluster", "myrocks"})
 _RECONNECT: Final = "-- sessions already open keep theirs until they reconnect"
+OLDEST_MYSQL: Final = (5, 6)
+"""Older servers send no checksums and have no variables of GTIDs, which replication queries."""
+TESTED: Final = {"MariaDB": ("10.11", "11.8"), "MySQL": ("9.7",)}
+"""The release series that the tests run on."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDifference:
+    """What differs from the tested versions in a range of versions, from `first` on and before `end`."""
+
+    product: str
+    first: tuple[int, int]
+    end: tuple[int, int]
+    text: str
+
+    def applies_to(self, product: str, version: Version) -> bool:
+        return product == self.product and self.first <= version[:2] < self.end
+
+
+_ANY: Final = (10_000, 0)
+KNOWN_DIFFERENCES: Final = (
+    KnownDifference("MySQL", (5, 6), (5, 7), "binlog_format is STATEMENT by default"),
+    KnownDifference("MySQL", (5, 6), (8, 0), "no binlog_row_metadata: the schema history names the columns"),
+    KnownDifference(
+        "MySQL", (8, 0), (8, 1), "binlog_row_metadata from 8.0.1, partial JSON from 8.0.3, compressed transactions from 8.0.20"
+    ),
+    KnownDifference("MySQL", (5, 6), (8, 2), "the log's position comes from SHOW MASTER STATUS"),
+    KnownDifference("MySQL", (5, 6), (9, 6), "foreign-key cascades are in no log: Headrace applies them in ClickHouse"),
+    KnownDifference("MySQL", (5, 6), (8, 3), "no tagged GTIDs"),
+    KnownDifference("MySQL", (5, 6), (9, 0), "no VECTOR type"),
+    KnownDifference("MySQL", (9, 8), _ANY, "newer than the tests: an event type that Headrace does not know halts the pipe"),
+    KnownDifference("MariaDB", (0, 0), (10, 5), "no binlog_row_metadata: the schema history names the columns"),
+    KnownDifference("MariaDB", (0, 0), (10, 7), "no UUID type"),
+    KnownDifference("MariaDB", (0, 0), (10, 10), "no INET4 type"),
+    KnownDifference("MariaDB", (0, 0), (11, 5), "TIMESTAMP ends in 2038"),
+    KnownDifference("MariaDB", (0, 0), (11, 7), "no VECTOR type; the log has the position of every event (later: binlog_legacy_event_pos)"),
+    KnownDifference(
+        "MariaDB",
+        (11, 9),
+        _ANY,
+        "newer than the tests: row events in parts (PARTIAL_ROW_DATA) and logs in InnoDB (binlog_storage_engine) are not supported; an "
+        "event type that Headrace does not know halts the pipe",
+    ),
+)
+
+
+def is_tested(product: str, version: Version) -> bool:
+    return f"{version[0]}.{version[1]}" in TESTED[product]
+
+
+def judge_version(product: str, text: str) -> Finding:
+    version, value = parse_version(text), f"{product} {text}"
+    names = "; ".join(f"{name} {' and '.join(series)}" for name, series in TESTED.items())
+    if product == "MySQL" and version[:2] < OLDEST_MYSQL:
+        repair = "upgrade the server, or copy its log files: headrace replicate binlog:DIRECTORY"
+        meaning = "a MySQL server before 5.6 sends no checksums and no GTIDs; only its copied log files are read"
+        return failure("server", value, meaning, repair)
+    if is_tested(product, version):
+        return ok("server", value, f"one of the versions that the tests run on ({names})")
+    differences = [known.text for known in KNOWN_DIFFERENCES if known.applies_to(product, version)]
+    meaning = f"the tests do not run on this version (they run on {names})"
+    if differences:
+        meaning += f"; known differences: {'; '.join(differences)}"
+    return warning("server", value, meaning, "compare the copy with the source: headrace verify")
+
+
+def _expect(good: bool, name: str, value: str, meaning: str, repair: str) -> Finding:
+    """Return an ok finding, or a warning with its meaning and its remedy."""
+    return ok(name, value) if good else warning(name, value, meaning, repair)
+
+
+def _version(facts: ServerFacts) -> Iterator[Finding]:
+    yield judge_version(facts.product, facts.version)
 
 
 def _log(facts: ServerFacts) -> Iterator[Finding]:
@@ -55,49 +129,37 @@ def _sessions(facts: ServerFacts) -> Iterator[Finding]:
 
 def _metadata(facts: ServerFacts) -> Iterator[Finding]:
     value = facts.variable("binlog_row_metadata")
-    if value.upper() == "FULL":
-        yield ok("binlog_row_metadata", value)
-    else:
-        meaning = "the log does not name columns: only the recorded history shows how tables changed"
-        repair = "SET GLOBAL binlog_row_metadata = FULL" if value else "use a server that has it: MySQL 8.0.1, MariaDB 10.5, or newer"
-        yield warning("binlog_row_metadata", value or "unknown to the server", meaning, repair)
+    meaning = "the log does not name columns: only the recorded history shows how tables changed"
+    repair = "SET GLOBAL binlog_row_metadata = FULL" if value else "use a server that has it: MySQL 8.0.1, MariaDB 10.5, or newer"
+    yield _expect(value.upper() == "FULL", "binlog_row_metadata", value or "unknown to the server", meaning, repair)
 
 
-def _compression(facts: ServerFacts) -> Iterator[Finding]:
-    name = "log_bin_compress" if facts.mariadb else "binlog_transaction_compression"
-    if name in facts.variables:
-        yield ok(name, facts.variable(name), "compressed events are read")
+def _readable(name: str, meaning: str) -> Check:
+    """Report a setting whose values are all supported, if the server has it."""
 
+    def check(facts: ServerFacts) -> Iterator[Finding]:
+        if name in facts.variables:
+            yield ok(name, facts.variable(name) or "''", meaning)
 
-def _partial_json(facts: ServerFacts) -> Iterator[Finding]:
-    name = "binlog_row_value_options"
-    if name in facts.variables:
-        yield ok(name, facts.variable(name) or "''", "partial updates of JSON are read")
+    return check
 
 
 def _checksum(facts: ServerFacts) -> Iterator[Finding]:
     value = facts.variable("binlog_checksum", "NONE")
-    if value.upper() == "NONE":
-        yield warning("binlog_checksum", value, "damage to the log would go unnoticed", "SET GLOBAL binlog_checksum = CRC32")
-    else:
-        yield ok("binlog_checksum", value)
+    repair = "SET GLOBAL binlog_checksum = CRC32"
+    yield _expect(value.upper() != "NONE", "binlog_checksum", value, "damage to the log would go unnoticed", repair)
 
 
 def _gtid(facts: ServerFacts) -> Iterator[Finding]:
     if facts.mariadb:
-        if facts.is_on("gtid_strict_mode"):
-            yield ok("gtid_strict_mode", "ON")
-        else:
-            meaning = "servers may log transactions in different orders, so that a GTID does not name one place in each log"
-            yield warning("gtid_strict_mode", "OFF", meaning, "SET GLOBAL gtid_strict_mode = ON")
+        strict = facts.is_on("gtid_strict_mode")
+        meaning = "servers may log transactions in different orders, so that a GTID does not name one place in each log"
+        yield _expect(strict, "gtid_strict_mode", "ON" if strict else "OFF", meaning, "SET GLOBAL gtid_strict_mode = ON")
         return
     mode = facts.variable("gtid_mode", "OFF")
-    if mode.upper() == "ON":
-        yield ok("gtid_mode", mode)
-    else:
-        meaning = "no failover to another server by GTID, and positions are noted under a short global lock (RELOAD)"
-        steps = "; ".join(f"SET GLOBAL gtid_mode = {step}" for step in ("OFF_PERMISSIVE", "ON_PERMISSIVE", "ON"))
-        yield warning("gtid_mode", mode, meaning, f"SET GLOBAL enforce_gtid_consistency = ON; {steps}")
+    meaning = "no failover to another server by GTID, and positions are noted under a short global lock (RELOAD)"
+    steps = "; ".join(f"SET GLOBAL gtid_mode = {step}" for step in ("OFF_PERMISSIVE", "ON_PERMISSIVE", "ON"))
+    yield _expect(mode.upper() == "ON", "gtid_mode", mode, meaning, f"SET GLOBAL enforce_gtid_consistency = ON; {steps}")
     consistency = facts.variable("enforce_gtid_consistency", "OFF")
     if consistency.upper() == "ON":
         yield ok("enforce_gtid_consistency", consistency)
@@ -136,11 +198,8 @@ def _replica(facts: ServerFacts) -> Iterator[Finding]:
 def _durability(facts: ServerFacts) -> Iterator[Finding]:
     for name, loses in (("sync_binlog", "the end of its log"), ("innodb_flush_log_at_trx_commit", "its last transactions")):
         value = facts.variable(name, "1")
-        if value == "1":
-            yield ok(name, value)
-        else:
-            meaning = f"a crash of the source's machine may lose {loses}, which may have been replicated already"
-            yield warning(name, value, meaning, f"SET GLOBAL {name} = 1")
+        meaning = f"a crash of the source's machine may lose {loses}, which may have been replicated already"
+        yield _expect(value == "1", name, value, meaning, f"SET GLOBAL {name} = 1")
 
 
 def _sql_mode(facts: ServerFacts) -> Iterator[Finding]:
@@ -203,14 +262,16 @@ def _prepared(facts: ServerFacts) -> Iterator[Finding]:
 
 
 SERVER_CHECKS: Final[tuple[Check, ...]] = (
-    check_version,
+    _version,
     _log,
     _wanted("binlog_format", "ROW", f"SET GLOBAL binlog_format = ROW {_RECONNECT}"),
     _sessions,
     _wanted("binlog_row_image", "FULL", f"SET GLOBAL binlog_row_image = FULL {_RECONNECT}"),
-    _partial_json,
+    _readable("binlog_row_value_options", "partial updates of JSON are read"),
     _metadata,
-    _compression,
+    # Of MariaDB and of MySQL.
+    _readable("log_bin_compress", "compressed events are read"),
+    _readable("binlog_transaction_compression", "compressed events are read"),
     _checksum,
     _gtid,
     _server_id,
@@ -242,11 +303,9 @@ def check_log_rights(facts: ServerFacts) -> Iterator[Finding]:
         yield failure("REPLICATION SLAVE", "no", error.message, error.hint)
     else:
         yield ok("REPLICATION SLAVE", "yes")
-    if facts.has_privilege("RELOAD"):
-        yield ok("RELOAD", "yes")
-    else:
-        meaning = "needed for consistent snapshots, and to note positions on MySQL without GTIDs"
-        yield warning("RELOAD", "no", meaning, f"GRANT RELOAD ON *.* TO {facts.account}")
+    reload = facts.has_privilege("RELOAD")
+    meaning = "needed for consistent snapshots, and to note positions on MySQL without GTIDs"
+    yield _expect(reload, "RELOAD", "yes" if reload else "no", meaning, f"GRANT RELOAD ON *.* TO {facts.account}")
 
 
 def check_retention(facts: ServerFacts) -> Iterator[Finding]:
@@ -331,9 +390,9 @@ def check_cascades_of(facts: ServerFacts, table: TableFacts) -> Iterator[Finding
     if not table.cascades or facts.logs_cascades:
         return
     for cascade in table.cascades:
-        meaning = f"table {table.name} is changed by the foreign key {cascade.constraint}, and {facts.product} does not log such changes"
+        meaning = f"table {table.name} is changed by the foreign key {cascade.name}, and {facts.product} does not log such changes"
         repair = f"{_cascade_repair(facts)}, or leave the table out with --exclude"
-        yield failure(f"foreign key of {table.name}", cascade.constraint, meaning, repair)
+        yield failure(f"foreign key of {table.name}", cascade.name, meaning, repair)
 
 
 def report_cascades(facts: ServerFacts, table: TableFacts, selection: Selection, mode: CascadeMode) -> Iterator[Finding]:
@@ -345,17 +404,17 @@ def report_cascades(facts: ServerFacts, table: TableFacts, selection: Selection,
             yield _report_cascade(facts, table, cascade, selection, mode)
 
 
-def _report_cascade(facts: ServerFacts, table: TableFacts, cascade: CascadeFacts, selection: Selection, mode: CascadeMode) -> Finding:
+def _report_cascade(facts: ServerFacts, table: TableFacts, cascade: ForeignKey, selection: Selection, mode: CascadeMode) -> Finding:
     name, unlogged = f"foreign key of {table.name}", f"{facts.product} does not log the rows of {table.name} that it changes"
     if mode is CascadeMode.IGNORE:
-        return warning(name, cascade.constraint, f'{unlogged}, and cascades = "ignore" leaves them as they are', 'set cascades = "apply"')
+        return warning(name, cascade.name, f'{unlogged}, and cascades = "ignore" leaves them as they are', 'set cascades = "apply"')
     if not selection(cascade.parent):
         why, repair = f"its parent {cascade.parent} is not selected", f"select {cascade.parent} too"
     elif not table.keyed:
         why, repair = "the table has no key", f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (...)"
     else:
-        return ok(name, cascade.constraint, f"{unlogged}; Headrace applies it in ClickHouse")
-    return failure(name, cascade.constraint, f"{unlogged}, and Headrace cannot apply it: {why}", f"{repair}, or {_cascade_repair(facts)}")
+        return ok(name, cascade.name, f"{unlogged}; Headrace applies it in ClickHouse")
+    return failure(name, cascade.name, f"{unlogged}, and Headrace cannot apply it: {why}", f"{repair}, or {_cascade_repair(facts)}")
 
 
 def _cascade_repair(facts: ServerFacts) -> str:

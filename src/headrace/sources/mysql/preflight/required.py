@@ -1,4 +1,4 @@
-"""Requirements for exact replication: the errors among the preflight checks, raised one at a time."""
+"""Requirements for exact replication: the errors among the preflight checks, raised one at a time, or a report of all findings."""
 
 from __future__ import annotations
 
@@ -6,15 +6,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import pymysql
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
+from headrace.model.setting_values import CascadeMode
 from headrace.model.table_selection import Selection
-from headrace.sources.mysql.preflight.checks import SERVER_CHECKS, check_cascades_of, check_hidden_databases
+from headrace.sources.mysql.preflight.checks import (
+    SERVER_CHECKS,
+    check_cascades_of,
+    check_hidden_databases,
+    check_log_rights,
+    check_retention,
+    check_selection,
+)
 from headrace.sources.mysql.preflight.server_facts import ServerFacts, try_replication
-from headrace.sources.mysql.server.connection import MySQLAddress, query
+from headrace.sources.mysql.server.connection import MySQLAddress, query, server_errors
 from headrace.sources.mysql.server.position import BinlogPosition, file_number
+from headrace.sources.preflight import Finding, Level
+
+_MAY_NOT_RECOVER = (1142, 1227, 1401)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +105,37 @@ def check_position(connection: Connection[Any], address: MySQLAddress, position:
             f"the source's binary log {position.file} ends at {files[position.file]}, before the pipe's position {position.offset}",
             place=str(address),
             hint="the server lost or reset its log; to start over, remove the state directory and the target tables",
+        )
+
+
+def examine(connection: Connection[Any], address: MySQLAddress, wanted: Selection, cascades: CascadeMode) -> list[Finding]:
+    """Return all findings about a server for the wanted tables, in the order in which problems should be repaired."""
+    facts = ServerFacts(connection, address)
+    findings = [finding for check in SERVER_CHECKS for finding in check(facts)]
+    findings += check_log_rights(facts)
+    if any(finding.name == "REPLICATION SLAVE" and finding.level is Level.OK for finding in findings):
+        findings += check_retention(facts)
+    findings += check_selection(facts, facts.tables(wanted), wanted, cascades)
+    return findings
+
+
+def check_no_prepared(connection: Connection[Any], address: MySQLAddress) -> None:
+    """Raise if transactions are prepared: a start here would see their commits without their rows.
+
+    A user without the privilege passes: the commit itself, when it comes, stops the stream with the same remedy.
+    """
+    with server_errors(address), connection.cursor() as cursor:
+        try:
+            cursor.execute("XA RECOVER")
+        except pymysql.err.MySQLError as error:
+            if error.args[0] in _MAY_NOT_RECOVER:
+                return
+            raise
+        found = cursor.fetchall()
+    if found:
+        names = ", ".join(str(row[3]) for row in found[:5])
+        raise DefiniteError(
+            f"{len(found)} XA transactions are prepared on the source ({names}), whose rows would be missed when they are committed",
+            place=str(address),
+            hint="commit or roll back what XA RECOVER shows, then start again",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,13 +13,20 @@ import numpy as np
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError, HeadraceError
-from headrace.model.schema import TableName
+from headrace.model.schema import ForeignKey, TableName
 from headrace.model.table_selection import Selection
 from headrace.sources.mysql.binlog.replication_client import ReplicationStream
-from headrace.sources.mysql.schema.foreign_keys import read_foreign_keys
-from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, query, quote_name
+from headrace.sources.mysql.schema.information_schema import read_foreign_keys
+from headrace.sources.mysql.server.connection import (
+    MySQLAddress,
+    is_mariadb,
+    log_status_statement,
+    parse_version,
+    query,
+    quote_name,
+    replica_status_statement,
+)
 from headrace.sources.mysql.server.position import BinlogPosition, file_number
-from headrace.sources.mysql.server.server_version import log_status_statement, parse_version, replica_status_statement
 from headrace.sources.mysql.snapshot.log_watermark import log_end
 from headrace.sources.preflight import Finding
 
@@ -26,21 +34,12 @@ _SYSTEM: Final = ("mysql", "information_schema", "performance_schema", "sys")
 
 
 @dataclass(frozen=True, slots=True)
-class CascadeFacts:
-    """A foreign key that changes its table when the parent changes."""
-
-    constraint: str
-    parent: TableName
-
-
-@dataclass(frozen=True, slots=True)
 class TableFacts:
-    """The relevant facts of a selected table."""
-
     name: TableName
     engine: str
     keyed: bool
-    cascades: tuple[CascadeFacts, ...]
+    cascades: tuple[ForeignKey, ...]
+    """The foreign keys that change the table when the parent changes."""
 
     @property
     def quoted(self) -> str:
@@ -117,12 +116,9 @@ class ServerFacts:
         if not files:
             return None
         oldest = min(files, key=file_number)
-        stream = ReplicationStream(self.address, BinlogPosition(oldest, 4), blocking=False)
-        try:
+        with closing(ReplicationStream(self.address, BinlogPosition(oldest, 4), blocking=False)) as stream:
             first = next((piece for piece in stream.pieces() if isinstance(piece, np.ndarray)), None)
             begun = int.from_bytes(first[:4].tobytes(), "little") if first is not None else time.time()
-        finally:
-            stream.close()
         return oldest, max(time.time() - begun, 0.0)
 
     def lacks_database(self, selection: Selection) -> bool:
@@ -137,7 +133,7 @@ class ServerFacts:
         found = [(TableName(database, table), str(engine)) for database, table, engine in self.fetch(_TABLES)]
         chosen = [(name, engine) for name, engine in sorted(found) if name.database.lower() not in _SYSTEM and wanted(name)]
         keys = read_foreign_keys(self.connection, self.address, [name for name, _ in chosen])
-        cascades = {name: tuple(CascadeFacts(key.name, key.parent) for key in of_table if key.cascades) for name, of_table in keys.items()}
+        cascades = {name: tuple(key for key in of_table if key.cascades) for name, of_table in keys.items()}
         return [TableFacts(name, engine, name in keyed, cascades.get(name, ())) for name, engine in chosen]
 
 
@@ -154,16 +150,12 @@ Check = Callable[[ServerFacts], Iterator[Finding]]
 
 def try_replication(connection: Connection[Any], address: MySQLAddress) -> None:
     """Request the end of the log as a replica would: only the server's own answer is a reliable test."""
-    stream = ReplicationStream(address, log_end(connection, address, 0), blocking=False)
-    try:
+    with closing(ReplicationStream(address, log_end(connection, address, 0), blocking=False)) as stream:
         for _ in stream.pieces():
             pass
-    finally:
-        stream.close()
 
 
 def refusal(call: Callable[[], object]) -> HeadraceError | None:
-    """Return the server's error message; None if the call succeeds."""
     try:
         call()
     except HeadraceError as error:

@@ -3,32 +3,51 @@
 The compiled decoders copy variable-width values unchanged from the log or from a query's result. A *finisher* converts the raw array of a
 whole column to the final one. Columns that need no conversion (numbers, times) have no finisher.
 
-Invariant: a finisher returns the exact values or raises a definite error; damaged bytes never become other values.
+Invariant: a finisher returns the exact values or raises a definite error; damaged bytes never become other values. Before a block leaves
+the source, `check_values` rejects values that servers never send, but damage without a checksum does. A sink would misread them: a NULL in
+a NOT NULL column as zero, bytes that are not UTF-8 as text. An invalid date that is read as the epoch is never silent: every process warns
+once per column, with the count of the first occurrence.
 """
 
 from __future__ import annotations
 
+import logging
+import shlex
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.model.column_types import ValueForm
-from headrace.model.schema import Column
-from headrace.sources.mysql.charsets.charsets import NotUnicode, TextTooLarge, UnknownCharset, transcoder
+from headrace.model.column_types import DATE_FORMS, ValueForm
+from headrace.model.schema import Column, TableName, TableSchema, ZeroDates
+from headrace.sources.mysql.charsets import NotUnicode, TextTooLarge, UnknownCharset, transcoder
 from headrace.sources.mysql.events import table_map
+from headrace.sources.mysql.events.event_types import DAMAGE_HINT
+from headrace.sources.mysql.kernels import values
 from headrace.sources.mysql.kernels.arrow_arena import Slot
+
+log = logging.getLogger("headrace.mysql")
 
 Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
 Finisher = Callable[[Array], Array]
 
-UnreadableText = (NotUnicode, TextTooLarge)
-"""What a finisher of text may raise. The caller, which knows the place, converts it with `unreadable_text`."""
 _ZLIB: Final = 8
+_LAST_YEAR: Final = 2155
+ZERO_CODES: Final = {
+    ZeroDates.HALT: values.HALT_AT_ZERO,
+    ZeroDates.NULL: values.NULL_FOR_ZERO,
+    ZeroDates.EPOCH: values.EPOCH_FOR_ZERO,
+}
+_OTHER_CHOICE_HINT: Final = (
+    "start again with --zero-dates null or --zero-dates epoch (zero_dates in Python and in a settings file), which replicate such dates as "
+    "NULL or as 1970-01-01"
+)
+_warned: set[tuple[TableName, str]] = set()
 
 
 def finisher(column: Column, stored: int | None, metadata: int, place: str) -> Finisher | None:
@@ -38,8 +57,8 @@ def finisher(column: Column, stored: int | None, metadata: int, place: str) -> F
     UTF-8, whatever the column's character set.
     """
     if stored in (table_map.VARCHAR_COMPRESSED, table_map.BLOB_COMPRESSED):
-        plain = finisher(column, table_map.BLOB, metadata, place)
-        return lambda raw: _after(plain, decompress(column, raw, place), column)
+        finish = finisher(column, table_map.BLOB, metadata, place) or (lambda raw: raw.view(column.arrow_type))
+        return lambda raw: finish(decompress(column, raw, place))
     match column.form:
         case ValueForm.VECTOR:
             return lambda raw: _vectors(column, raw, place)
@@ -75,10 +94,6 @@ def slot_for(column: Column, *, names_as_text: bool, finished_later: bool = Fals
             return Slot(column.arrow_type.bit_width // 8, column.arrow_type)
         case unknown:
             assert_never(unknown)
-
-
-def _after(finish: Finisher | None, raw: Array, column: Column) -> Array:
-    return raw.view(column.arrow_type) if finish is None else finish(raw)
 
 
 def decompress(column: Column, raw: Array, place: str) -> Array:
@@ -118,14 +133,18 @@ def _text(column: Column, charset: str, place: str) -> Finisher:
         ) from error
 
 
-def unreadable_text(error: NotUnicode | TextTooLarge, column: Column, place: str) -> DefiniteError:
-    if isinstance(error, TextTooLarge):
-        return DefiniteError(f"column {column.name} holds more text in one row than can be carried", place=f"{place}, column {column.name}")
-    return DefiniteError(
-        f"column {column.name} ({column.source_type}) holds bytes that are not text (half of a surrogate pair, or not UTF-8)",
-        place=f"{place}, column {column.name}",
-        hint="correct the value in the source and resync the table, or make the column binary",
-    )
+def finish_column(column: Column, finish: Finisher | None, raw: Array, place: str) -> Array:
+    try:
+        return raw if finish is None else finish(raw)
+    except TextTooLarge as error:
+        what = f"column {column.name} holds more text in one row than can be carried"
+        raise DefiniteError(what, place=f"{place}, column {column.name}") from error
+    except NotUnicode as error:
+        raise DefiniteError(
+            f"column {column.name} ({column.source_type}) holds bytes that are not text (half of a surrogate pair, or not UTF-8)",
+            place=f"{place}, column {column.name}",
+            hint="correct the value in the source and resync the table, or make the column binary",
+        ) from error
 
 
 def _vectors(column: Column, raw: Array, place: str) -> Array:
@@ -162,3 +181,75 @@ def _offsets(raw: Array) -> npt.NDArray[np.int32]:
 
 def _damaged(column: Column, what: str, place: str) -> DefiniteError:
     return DefiniteError(f"column {column.name} ({column.source_type}) holds {what}", place=f"{place}, column {column.name}")
+
+
+def check_values(
+    schema: TableSchema, arrays: Sequence[Any], unvalidated: frozenset[ValueForm], place: str, zero_dates: ZeroDates = ZeroDates.HALT
+) -> None:
+    """Raise a definite error that names the first column with an invalid value.
+
+    unvalidated: forms whose values the decoder has not validated. zero_dates: with NULL, the decoder writes a NULL for an invalid date.
+    """
+    for column, array in zip(schema.columns, arrays, strict=True):
+        if zero_dates is ZeroDates.NULL and column.form in DATE_FORMS and not column.nullable and array.null_count:
+            raise zero_date_in_key(schema.name, column.name, place)
+        what = _find_invalid(column, array, unvalidated)
+        if what:
+            raise DefiniteError(
+                f"column {column.name} ({column.source_type}) holds {what}", place=f"{place}, column {column.name}", hint=DAMAGE_HINT
+            )
+
+
+def _find_invalid(column: Column, array: Any, unvalidated: frozenset[ValueForm]) -> str:
+    if not column.nullable and array.null_count:
+        return "NULL, and its table says that it cannot"
+    if column.form is ValueForm.BITS and column.precision < 64 and (pc.max(array).as_py() or 0) >> column.precision:
+        return f"more than its {column.precision} bits"
+    if column.form is ValueForm.YEAR and (pc.max(array).as_py() or 0) > _LAST_YEAR:
+        return f"a year after {_LAST_YEAR}"
+    if column.form in unvalidated:
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid:
+            return "bytes that are not a value of its type"
+    return ""
+
+
+def warn_of_zero_dates(schema: TableSchema, columns: Sequence[str], counts: Any) -> None:
+    if not counts.any():
+        return
+    for column, count in zip(columns, counts.tolist(), strict=True):
+        if count and (schema.name, column) not in _warned:
+            _warned.add((schema.name, column))
+            log.warning(
+                "%s: %d dates in column %s do not exist (such as 0000-00-00) and are stored as 1970-01-01; more of them are not reported",
+                schema.name,
+                count,
+                column,
+            )
+
+
+def scanned_zero_date(table: TableName, column: str) -> DefiniteError:
+    return _zero_date(table, column, f"snapshot of {table}", f"correct the value in the source and start again, or {_OTHER_CHOICE_HINT}")
+
+
+def logged_zero_date(table: TableName, column: str, place: str) -> DefiniteError:
+    """Return the error for a row event. A correction in the source does not change the log: the table needs a resync."""
+    return _zero_date(
+        table, column, place, f"{_OTHER_CHOICE_HINT}; or correct the value in the source and have the table read again: {_resync(table)}"
+    )
+
+
+def zero_date_in_key(table: TableName, column: str, place: str) -> DefiniteError:
+    """Return the error for `--zero-dates null` on a column that cannot be NULL."""
+    hint = f"correct the value in the source, or choose --zero-dates epoch; then have the table read again: {_resync(table)}"
+    return _zero_date(table, column, place, hint, ", and a column of the key cannot be NULL")
+
+
+def _zero_date(table: TableName, column: str, place: str, hint: str, more: str = "") -> DefiniteError:
+    message = f"column {column} of {table} holds a date that does not exist (a zero date such as 0000-00-00){more}"
+    return DefiniteError(message, place=f"{place}, column {column}", hint=hint)
+
+
+def _resync(table: TableName) -> str:
+    return f"headrace resync {shlex.quote(str(table))}, then start again"

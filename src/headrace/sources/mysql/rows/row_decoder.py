@@ -6,7 +6,7 @@ Decoding the same bytes again gives equal blocks, including versions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
@@ -20,16 +20,23 @@ from headrace.model.change_block import ChangeBlock
 from headrace.model.column_types import ValueForm
 from headrace.model.projection import Projection
 from headrace.model.schema import Column, TableName, TableSchema, ZeroDates
-from headrace.sources.mysql.charsets.charsets import UTF8, UnknownCharset, charset_of_collation, decode_text
+from headrace.sources.mysql.charsets import UTF8, UnknownCharset, charset_of_collation, decode_text
 from headrace.sources.mysql.events import table_map as tablemap
 from headrace.sources.mysql.events.event_types import DAMAGE_HINT, truncated
 from headrace.sources.mysql.events.table_map import TYPE_NAMES, TableMap
 from headrace.sources.mysql.kernels import row_images
 from headrace.sources.mysql.kernels.arrow_arena import Arena
-from headrace.sources.mysql.rows.column_checks import check_values
-from headrace.sources.mysql.rows.column_finish import Finisher, UnreadableText, finisher, slot_for, unreadable_text
+from headrace.sources.mysql.rows.column_finish import (
+    ZERO_CODES,
+    Finisher,
+    check_values,
+    finish_column,
+    finisher,
+    logged_zero_date,
+    slot_for,
+    warn_of_zero_dates,
+)
 from headrace.sources.mysql.rows.column_layout import OLD_TEMPORAL, column_layout
-from headrace.sources.mysql.rows.zero_dates import ZERO_CODES, logged_zero_date, warn_of_zero_dates
 
 MAX_BLOCK_ROWS: Final = 65_536
 _MAX_DATA_BYTES: Final = 8 << 20
@@ -54,8 +61,6 @@ _UNVALIDATED: Final = frozenset({ValueForm.JSON})
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options of a reader of row images."""
-
     every_before: bool = False
     """Whether to emit the before image of every update, not only of those that change the key."""
     zero_dates: ZeroDates = ZeroDates.HALT
@@ -110,29 +115,13 @@ class RowDecoder:
         volume = int((events[:, 1] - events[:, 0]).sum())
         data_bytes = min(max(volume, 4096), _MAX_DATA_BYTES)
         rows = min(max(volume // 4, 16), MAX_BLOCK_ROWS)
+        zero_code = ZERO_CODES[self._options.zero_dates]
+        settings = self._table, self._keys, self._key_span, np.uint64(version_base), self._every_before, zero_code
         while cursor[row_images.EVENT] < len(events):
             first = f"{place}:{int(events[cursor[row_images.EVENT], _PLACE])}"
             arena = Arena(self._slots, rows, data_bytes)
-            op = np.empty(rows, dtype=np.uint8)
-            version = np.empty(rows, dtype=np.uint64)
-            commit_ts = np.empty(rows, dtype=np.int64)
-            row_images.decode_images(
-                buf,
-                events,
-                self._table,
-                self._keys,
-                self._key_span,
-                np.uint64(version_base),
-                self._every_before,
-                ZERO_CODES[self._options.zero_dates],
-                arena.a1,
-                arena.layout,
-                rows,
-                op,
-                version,
-                commit_ts,
-                cursor,
-            )
+            labels = np.empty(rows, dtype=np.uint8), np.empty(rows, dtype=np.uint64), np.empty(rows, dtype=np.int64)
+            row_images.decode_images(buf, events, *settings, arena.a1, arena.layout, rows, *labels, cursor)
             status, done = int(cursor[row_images.STATUS]), int(cursor[row_images.ROWS])
             if status > row_images.FULL:
                 raise self._error(
@@ -141,23 +130,20 @@ class RowDecoder:
             if done == 0 and status == row_images.FULL:
                 # A single change larger than the arena.
                 if data_bytes == _LARGEST_DATA_BYTES:
-                    raise self._too_large(f"{place}:{int(events[cursor[row_images.EVENT], _PLACE])}")
+                    raise DefiniteError(
+                        f"a row of {self.schema.name} holds more than {_LARGEST_DATA_BYTES >> 20} MiB in one column",
+                        place=f"{place}:{int(events[cursor[row_images.EVENT], _PLACE])}, table {self.schema.name}",
+                        hint="leave the table out with --exclude",
+                    )
                 data_bytes = min(data_bytes * 4, _LARGEST_DATA_BYTES)
                 rows = max(rows, 16)
                 continue
             if done:
-                yield self._block(arena, done, op[:done], version[:done], commit_ts[:done], first)
+                yield self._block(arena, done, [pa.array(label[:done]) for label in labels], first)
         warn_of_zero_dates(self.schema, self._names, cursor[row_images.ZEROS :])
 
-    def _block(
-        self,
-        arena: Arena,
-        rows: int,
-        op: npt.NDArray[np.uint8],
-        version: npt.NDArray[np.uint64],
-        commit_ts: npt.NDArray[np.int64],
-        place: str,
-    ) -> ChangeBlock:
+    def _block(self, arena: Arena, rows: int, labels: Sequence[pa.Array], place: str) -> ChangeBlock:
+        """Return a block; `labels` are operations, versions and commit times."""
         # Columns are finished a block at a time, so an error is located by the block's first event.
         where = f"{place} or after, table {self.schema.name}"
         arrays = [
@@ -165,28 +151,12 @@ class RowDecoder:
             for column, finish, array in zip(self.schema.columns, self._finishers, arena.to_arrays(rows), strict=True)
         ]
         check_values(self.schema, arrays, _UNVALIDATED, where, self._options.zero_dates)
-        return ChangeBlock(
-            self.schema,
-            pa.RecordBatch.from_arrays(arrays, schema=self.schema.arrow_schema),
-            pa.array(op),
-            pa.array(version),
-            pa.array(commit_ts),
-        )
+        return ChangeBlock(self.schema, pa.RecordBatch.from_arrays(arrays, schema=self.schema.arrow_schema), *labels)
 
     def _finished(self, column: Column, finish: Finisher | None, raw: pa.Array, place: str) -> pa.Array:
         if column.form is ValueForm.MEMBERS:
             return _named(column, raw, self._members[column.name], place)
-        try:
-            return raw if finish is None else finish(raw)
-        except UnreadableText as error:
-            raise unreadable_text(error, column, place) from error
-
-    def _too_large(self, place: str) -> DefiniteError:
-        return DefiniteError(
-            f"a row of {self.schema.name} holds more than {_LARGEST_DATA_BYTES >> 20} MiB in one column",
-            place=f"{place}, table {self.schema.name}",
-            hint="leave the table out with --exclude",
-        )
+        return finish_column(column, finish, raw, place)
 
     def _error(self, status: int, column: int, place: str) -> DefiniteError:
         where = f"{place}, table {self.schema.name}"
@@ -264,7 +234,6 @@ def _encode(column: Column, stored: int, metadata: int, schema: TableSchema, pla
 
 
 def _matches_form(column: Column, stored: int, metadata: int) -> bool:
-    """Whether the stored type matches the schema's column."""
     match column.form:
         case ValueForm.INTEGER:
             return stored in _INTEGER_STORAGE[column.type.bits]
@@ -340,7 +309,6 @@ def _exact_member(column: Column, member: str, stored: bytes, schema: TableSchem
 
 
 def _named(column: Column, numbers: pa.Array, members: tuple[str, ...], place: str) -> pa.DictionaryArray:
-    """Convert ENUM indexes and SET masks to names."""
     if not column.type.multiple:
         names = ["", *members]
         highest = pc.max(numbers).as_py()

@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, TableSchema
-from headrace.sources.mysql.charsets.charsets import UnknownCharset, charset_of_collation, decode_text
+from headrace.sources.mysql.charsets import UnknownCharset, charset_of_collation, decode_text
 from headrace.sources.mysql.events import table_map as tablemap
 from headrace.sources.mysql.events.table_map import TYPE_NAMES, TableMap
 from headrace.sources.mysql.rows.column_layout import OLD_TEMPORAL

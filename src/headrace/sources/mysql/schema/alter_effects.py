@@ -3,22 +3,28 @@
 An ALTER may rewrite every row without a row event: cut text, pad bytes, round numbers, recompute. A session in strict mode refuses to
 change a value in most of these cases, so a logged statement has changed none. Changes that even a strict session makes silently (trailing
 spaces, fractional digits) are stated here, or reported as `UnknownValues`. The tests check these rules on both servers.
+
+The values of existing rows in a new column: a constant default is the value of every row. A required column without a default holds the
+server's implicit value. If the value depends on the row, the time, the session's time zone, or on rules that differ between servers, it is
+`UnknownValues` and the table is read again.
 """
 
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import replace
+from datetime import datetime, timedelta
+from decimal import Decimal, InvalidOperation
 from typing import Final, assert_never
 
-from headrace.model.alter_effects import Effect, Truncated, Unchanged, UnknownValues
+from headrace.model.alter_effects import BackfillValue, Effect, Truncated, Unchanged, UnknownValues
 from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column
 from headrace.model.schema_change import AddColumn, ModifyColumn
 from headrace.sources.mysql.ddl.column_definition import are_distinct, character_width
 from headrace.sources.mysql.ddl.dialect import PAD_CHAR_TO_FULL_LENGTH, STRICT
-from headrace.sources.mysql.events.query_session import Session
-from headrace.sources.mysql.schema.added_column_values import backfill_value
+from headrace.sources.mysql.events.event_types import Session
 
 _UNICODE: Final = frozenset({"utf8mb4", "utf16", "utf16le", "utf32"})
 _WORD: Final = re.compile(r"\s*([a-z]+)\s*(?:\((\d+)\))?", re.IGNORECASE)
@@ -35,10 +41,16 @@ _UTF8: Final = frozenset({"", "utf8mb3", "utf8mb4"})
 
 _CONVERTED: Final = UnknownValues("the source converted its values to another type")
 _NOT_STRICT: Final = UnknownValues("a session that is not strict may have changed values to fit")
+_DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
+_MOMENT: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2}) (\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?")
+_CLOCK: Final = re.compile(r"(-?)(\d{2,3}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?")
+_LENGTH: Final = re.compile(r"\((\d+)\)")
+_MICROSECOND: Final = timedelta(microseconds=1)
+_REQUIRED: Final = UnknownValues("it is required and has no default")
+_ON_ITS_OWN: Final = UnknownValues("the source computes it for every row")
 
 
 def is_strict(session: Session) -> bool:
-    """Whether the statement's session was in strict mode."""
     return bool(session.sql_mode & STRICT)
 
 
@@ -116,9 +128,7 @@ def _from_integer(old: Column, new: Column, *, strict: bool) -> Effect:
     if new.form is ValueForm.FLOAT and new.type.bits == 64 and "(" not in new.source_type and "unsigned" not in new.source_type:
         return Unchanged() if old.type.bits <= _BITS_OF_DOUBLE else _CONVERTED
     if new.form is ValueForm.TEXT and "zerofill" not in old.source_type:
-        word, length = _form(new.source_type)
-        room = length if word in ("char", "varchar") else _BYTES_OF.get(word, 0) // character_width(new.charset)
-        return Unchanged() if room >= max(len(str(least)), len(str(most))) else _CONVERTED
+        return Unchanged() if _room(new) >= max(len(str(least)), len(str(most))) else _CONVERTED
     return _CONVERTED
 
 
@@ -142,12 +152,10 @@ def _decimal(old: Column, new: Column, *, strict: bool) -> Effect:
 
 def _from_names(old: Column, new: Column, *, strict: bool) -> Effect:
     if new.form is ValueForm.TEXT:
-        word, length = _form(new.source_type)
-        longest = (
-            max(map(len, old.members), default=0) if not old.type.multiple else sum(map(len, old.members)) + max(len(old.members) - 1, 0)
-        )
-        room = length if word in ("char", "varchar") else _BYTES_OF.get(word, 0) // character_width(new.charset)
-        return _characters(old, new, strict=strict) if room >= longest and word != "char" else _CONVERTED
+        sizes = [len(member) for member in old.members]
+        longest = sum(sizes) + max(len(sizes) - 1, 0) if old.type.multiple else max(sizes, default=0)
+        fits = _room(new) >= longest and _form(new.source_type)[0] != "char"
+        return _characters(old, new, strict=strict) if fits else _CONVERTED
     if new.kind is not old.kind:
         return _CONVERTED
     grown, shrunk = set(new.members) >= set(old.members), set(new.members) <= set(old.members)
@@ -161,7 +169,6 @@ def _from_names(old: Column, new: Column, *, strict: bool) -> Effect:
 
 
 def _in_order(old: tuple[str, ...], new: tuple[str, ...]) -> bool:
-    """Whether the names that both have are in the same order."""
     return [name for name in old if name in new] == [name for name in new if name in old]
 
 
@@ -196,7 +203,116 @@ def _bytes(old: Column, new: Column) -> Effect:
     return Unchanged() if room >= needed else UnknownValues("the source may have cut bytes")
 
 
+def _room(column: Column) -> int:
+    word, length = _form(column.source_type)
+    return length if word in ("char", "varchar") else _BYTES_OF.get(word, 0) // character_width(column.charset)
+
+
 def _form(source_type: str) -> tuple[str, int]:
-    """Return a type's first word, and its length."""
     found = _WORD.match(source_type)
     return (found[1].lower(), int(found[2] or 1)) if found is not None else (source_type, 0)
+
+
+def backfill_value(column: Column, *, zeroes: bool = True) -> Effect:
+    """Return the value of existing rows in a new column. `zeroes`: whether the server fills a required column without a default with zero
+    values.
+    """
+    if column.generated or column.auto_increment:
+        return _ON_ITS_OWN
+    if column.default is None:
+        if column.nullable:
+            return BackfillValue(None)
+        return _implicit(column) if zeroes else _REQUIRED
+    if column.default.startswith("("):
+        # An expression. A string in parentheses looks the same, but is rare enough to resync.
+        return _ON_ITS_OWN
+    value = _parsed(column, column.default)
+    return BackfillValue(value) if value is not None else UnknownValues(f"the text of its default {column.default!r} is not exact")
+
+
+def _implicit(column: Column) -> Effect:
+    match column.form:
+        case ValueForm.INTEGER | ValueForm.BITS | ValueForm.TIME:
+            return BackfillValue(0)
+        case ValueForm.FLOAT:
+            return BackfillValue(0.0)
+        case ValueForm.DECIMAL:
+            return BackfillValue(Decimal(0))
+        case ValueForm.MEMBERS if not column.type.multiple:
+            return BackfillValue(column.members[0]) if column.members else _REQUIRED
+        case ValueForm.TEXT | ValueForm.MEMBERS:
+            return BackfillValue("")
+        case ValueForm.BYTES:
+            return BackfillValue(_padded(column, b""))
+        case ValueForm.YEAR | ValueForm.DATE | ValueForm.TIMESTAMP | ValueForm.JSON:
+            return _REQUIRED
+        case ValueForm.FIXED_BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR:
+            return _REQUIRED
+        case unknown:
+            assert_never(unknown)
+
+
+def _padded(column: Column, value: bytes) -> bytes:
+    length = _LENGTH.search(column.source_type)
+    return value.ljust(int(length[1]), b"\0") if column.source_type.lower().startswith("binary") and length else value
+
+
+def _parsed(column: Column, text: str) -> object:
+    """Return the value of a literal default; None if its text does not determine it."""
+    match column.form:
+        case ValueForm.INTEGER:
+            return int(text) if re.fullmatch(r"-?\d+", text) else None
+        case ValueForm.YEAR:
+            return int(text) if re.fullmatch(r"\d{4}", text) else None
+        case ValueForm.FLOAT | ValueForm.DECIMAL:
+            return _parsed_number(column, text)
+        case ValueForm.BITS:
+            bits = re.fullmatch(r"b'([01]*)'", text)
+            return int(bits[1] or "0", 2) if bits else None
+        case ValueForm.TEXT if not text.isascii() and column.charset not in _UNICODE:
+            return None
+        case ValueForm.TEXT:
+            return text.rstrip(" ") if column.source_type.lower().startswith("char") else text
+        case ValueForm.BYTES:
+            return _padded(column, bytes.fromhex(text[2:])) if re.fullmatch(r"0x(?:[0-9A-Fa-f]{2})*", text) else None
+        case ValueForm.MEMBERS if column.type.multiple:
+            # A SET prints its names in the order of its members, not in the order of its default.
+            names = text.split(",") if text else []
+            return ",".join(member for member in column.members if member in names) if set(names) <= set(column.members) else None
+        case ValueForm.MEMBERS:
+            return text if text in column.members else None
+        case ValueForm.DATE:
+            since = _since_1970(text) if _DATE.fullmatch(text) else None
+            return None if since is None else since.days
+        case ValueForm.TIMESTAMP:
+            # The text of a TIMESTAMP depends on the time zone.
+            since = _since_1970(text) if _MOMENT.fullmatch(text) and not column.type.zoned else None
+            return None if since is None else since // _MICROSECOND
+        case ValueForm.TIME:
+            clock = _CLOCK.fullmatch(text)
+            if clock is None:
+                return None
+            micros = (int(clock[2]) * 3600 + int(clock[3]) * 60 + int(clock[4])) * 1_000_000 + int((clock[5] or "").ljust(6, "0"))
+            return -micros if clock[1] else micros
+        case ValueForm.JSON | ValueForm.FIXED_BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR:
+            return None
+        case unknown:
+            assert_never(unknown)
+
+
+def _parsed_number(column: Column, text: str) -> object:
+    try:
+        if column.form is ValueForm.DECIMAL:
+            value = Decimal(text)
+            return value if value.is_finite() and -int(value.as_tuple().exponent) <= column.scale else None
+        return struct.unpack("<f", struct.pack("<f", float(text)))[0] if column.type.bits == 32 else float(text)
+    except (InvalidOperation, ValueError, OverflowError):
+        return None
+
+
+def _since_1970(text: str) -> timedelta | None:
+    """Return the time from 1970 to a date, or to a date and time; None if there is no such date."""
+    try:
+        return datetime.fromisoformat(text) - datetime(1970, 1, 1)
+    except ValueError:
+        return None

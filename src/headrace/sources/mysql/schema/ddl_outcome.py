@@ -39,8 +39,6 @@ class OutcomeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DdlOutcome:
-    """The outcome of one statement."""
-
     query: Query
     position: BinlogPosition
     outcome: OutcomeKind = OutcomeKind.NOTHING
@@ -68,7 +66,6 @@ class DdlOutcome:
         return ", ".join(str(name) for name in sorted(self.mentioned))
 
     def check(self) -> None:
-        """Raise an error if the kind is DML or UNKNOWN."""
         if self.outcome is OutcomeKind.DML:
             raise DefiniteError(
                 f"a change of rows of {self._named} was logged as a statement: {self.query.statement}",

@@ -45,8 +45,6 @@ _START_OVER: Final = "to start over, remove the state directory and the target t
 
 
 class SchemaHistory:
-    """Definitions by position, in memory or in a file."""
-
     def __init__(self, wanted: Callable[[TableName], bool], dialect: Dialect, file: Path | Journal | None = None) -> None:
         """Open the history in the file, if there is one. `wanted` selects the tables."""
         self._wanted, self._dialect = wanted, dialect
@@ -73,7 +71,6 @@ class SchemaHistory:
 
     @property
     def catalog(self) -> SchemaCatalog:
-        """The catalog at the newest position."""
         return SchemaCatalog(self._tables, self._charsets)
 
     def begin(self, captured: SchemaCatalog, position: BinlogPosition) -> None:

@@ -22,26 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import DefiniteError
+from headrace.sources.mysql.events import event_types
 from headrace.sources.mysql.events.compressed_event import event_size, inner_events, plain_event
-from headrace.sources.mysql.events.event_types import (
-    ANONYMOUS_GTID_EVENT,
-    CHECKSUM_SIZE,
-    GTID_EVENT,
-    GTID_TAGGED_EVENT,
-    HEADER_SIZE,
-    MARIADB_GTID_EVENT,
-    PARTIAL_UPDATE_ROWS_EVENT,
-    QUERY_COMPRESSED_EVENT,
-    QUERY_EVENT,
-    TABLE_MAP_EVENT,
-    TRANSACTION_PAYLOAD_EVENT,
-    parse_query,
-    truncated,
-)
+from headrace.sources.mysql.events.event_types import CHECKSUM_SIZE, HEADER_SIZE, parse_query, truncated
 from headrace.sources.mysql.segments.partial_json_update import plain_update
 
 _PIECE_BYTES: Final = 8 << 20
-_GTIDS: Final = frozenset({GTID_EVENT, ANONYMOUS_GTID_EVENT, GTID_TAGGED_EVENT, MARIADB_GTID_EVENT})
+_GTIDS: Final = frozenset(
+    {event_types.GTID_EVENT, event_types.ANONYMOUS_GTID_EVENT, event_types.GTID_TAGGED_EVENT, event_types.MARIADB_GTID_EVENT}
+)
 _ROWS: Final = frozenset({23, 24, 25, 30, 31, 32})
 _STATEMENT_END: Final = 1
 _IN_PAYLOAD: Final = ("BEGIN", "COMMIT", "SAVEPOINT", "XA START ", "XA END ")
@@ -87,7 +76,6 @@ class EventBuffer:
     base: int = 0
 
     def locate(self, positions: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return addresses and file offsets of the events that start at `positions`."""
         if self.positions is None:
             return positions + (self.base + int(self.addresses[0])), positions + self.base
         at = np.searchsorted(self.positions, positions)
@@ -108,8 +96,6 @@ def map_plain(path: str, name: str, start: int, end: int, checksum: bool, shift:
 
 
 class EventExpander:
-    """One pass over bytes [start, end) of a log file."""
-
     def __init__(self, path: str, name: str, start: int, end: int, checksum: bool, shift: int) -> None:
         self._path, self._name, self._start, self._end, self._checksum = path, name, start, end, checksum
         self._shift = shift
@@ -153,13 +139,12 @@ class EventExpander:
         self._shift = origin + insert.end - insert.start + insert.growth
 
     def _growth(self, view: memoryview, skip: SkippedRange) -> int:
-        """Return the growth of a skipped range."""
         if skip.growth >= 0:
             return skip.growth
         at, growth = skip.start - self._start, 0
         while at < skip.end - self._start:
             event = self._event(view, at, self._checksum)
-            if QUERY_COMPRESSED_EVENT <= event[4] <= 171:
+            if event_types.QUERY_COMPRESSED_EVENT <= event[4] <= 171:
                 plain = plain_event(event[: len(event) - _tail(self._checksum)], f"{self._name}:{self._start + at}")
                 growth += max(len(plain) - len(event), 0)
             at += len(event)
@@ -169,14 +154,14 @@ class EventExpander:
         """Add an event, given without checksum, that occupies `size` bytes of the log; yield full buffers."""
         kind = event[4]
         where = f"{self._name}:{place}"
-        if kind == TRANSACTION_PAYLOAD_EVENT:
+        if kind == event_types.TRANSACTION_PAYLOAD_EVENT:
             inside = 0
             for inner in inner_events(event[HEADER_SIZE:], where):
                 self._check_inner(inner, where)
                 yield from self._add(self._resolved(inner, where), address + inside, place)
                 inside += len(inner)
             self._shift += max(inside - size, 0)
-        elif QUERY_COMPRESSED_EVENT <= kind <= 171:
+        elif event_types.QUERY_COMPRESSED_EVENT <= kind <= 171:
             plain = plain_event(event, where)
             yield from self._add(plain, address, place)
             self._shift += max(len(plain) - size, 0)
@@ -185,7 +170,7 @@ class EventExpander:
 
     def _resolved(self, event: memoryview, where: str) -> bytes:
         """Return the event's bytes with the size that they have without checksum. A partial update becomes a full one."""
-        if event[4] == PARTIAL_UPDATE_ROWS_EVENT:
+        if event[4] == event_types.PARTIAL_UPDATE_ROWS_EVENT:
             table_id = bytes(event[HEADER_SIZE : HEADER_SIZE + 6])
             if table_id not in self._maps:
                 raise DefiniteError("a row event has no table map before it", place=where)
@@ -196,7 +181,7 @@ class EventExpander:
 
     def _check_inner(self, event: memoryview, where: str) -> None:
         """Raise if a payload holds anything but row changes: the planner has not seen its content."""
-        if event[4] == QUERY_EVENT:
+        if event[4] == event_types.QUERY_EVENT:
             query = parse_query(bytes(event[HEADER_SIZE:]), where)
             if not query.statement.upper().startswith(_IN_PAYLOAD):
                 raise DefiniteError(
@@ -207,7 +192,7 @@ class EventExpander:
 
     def _add(self, event: bytes, address: int, place: int) -> Iterator[EventBuffer]:
         kind = event[4]
-        if kind == TABLE_MAP_EVENT:
+        if kind == event_types.TABLE_MAP_EVENT:
             self._maps[event[HEADER_SIZE : HEADER_SIZE + 6]] = event, address, place
         self._put(event, address, place)
         if kind in _ROWS and int.from_bytes(event[HEADER_SIZE + 6 : HEADER_SIZE + 8], "little") & _STATEMENT_END:
@@ -262,7 +247,7 @@ def find_rolled_back(view: memoryview, base: int, checksum: bool, place: str) ->
         size = event_size(view, at)
         if size < HEADER_SIZE + _tail(checksum) or at + size > len(view):
             raise truncated("binary log", place)
-        if view[at + 4] == QUERY_EVENT:
+        if view[at + 4] == event_types.QUERY_EVENT:
             statement = parse_query(bytes(view[at + HEADER_SIZE : at + size - _tail(checksum)]), place).statement
             if statement.upper().startswith(_SAVEPOINT):
                 savepoints[_savepoint(statement[len(_SAVEPOINT) :])] = base + at + size

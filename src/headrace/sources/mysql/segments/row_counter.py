@@ -42,8 +42,6 @@ def groups_within(pieces: Iterator[EventBuffer], ends: npt.NDArray[np.int64], mo
 
 
 class _Counter:
-    """One pass over a buffer, a window of events at a time."""
-
     def __init__(self, piece: EventBuffer, place: str) -> None:
         self._piece, self._buf, self._place = piece, piece.buf, place
         self._events = np.empty((_WINDOW_EVENTS, scan.INDEX_COLUMNS), dtype=np.int64)

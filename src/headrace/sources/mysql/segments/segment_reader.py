@@ -8,8 +8,8 @@ windows, so memory is bounded for any segment size. Only a segment with compress
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,18 +18,16 @@ import numpy.typing as npt
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.json_record import JsonRecord
-from headrace.model.schema import TableName
+from headrace.model.schema import TableName, TableSchema
 from headrace.model.version import pack_version
 from headrace.sources.mysql.events.event_types import truncated
 from headrace.sources.mysql.events.table_map import TableMap, parse_table_map, parse_table_name
 from headrace.sources.mysql.kernels import scan
-from headrace.sources.mysql.rows.row_decoder import RowDecoder
+from headrace.sources.mysql.rows.row_decoder import ReadOptions, RowDecoder
 from headrace.sources.mysql.segments.event_expander import EventBuffer, EventExpander, InsertedRange, SkippedRange, map_plain
-from headrace.sources.mysql.segments.foreign_key_checks import ForeignKeyChecks
-from headrace.sources.mysql.segments.skipped_events import event_place
-from headrace.sources.mysql.segments.table_read_plan import ReadCatalog
-from headrace.sources.mysql.segments.transaction_labels import OpenTransaction, TransactionLabels
-from headrace.sources.mysql.server.position import file_number
+from headrace.sources.mysql.segments.skipped_events import SkippedEvents, event_place
+from headrace.sources.mysql.segments.transaction_labels import ForeignKeyChecks, OpenTransaction, TransactionLabels
+from headrace.sources.mysql.server.position import BinlogPosition, file_number
 
 _WINDOW_EVENTS: Final = 262_144
 """Most segments are one window. Every table of a window gets its own block, and small blocks are expensive for sinks."""
@@ -69,7 +67,6 @@ class Segment(JsonRecord):
         return {name: value for name, value in raw.items() if name in _ALWAYS or value}
 
     def pieces(self) -> Iterator[EventBuffer]:
-        """Yield its plain events."""
         if self.needs_expansion:
             expander = EventExpander(self.path, self.file, self.start, self.end, self.checksum, self.shift)
             yield from expander.pieces(self.skips, self.inserts)
@@ -87,8 +84,6 @@ def read_segment(segment: Segment, catalog: ReadCatalog) -> Iterator[ChangeBlock
 
 
 class _SegmentPass:
-    """One pass over a segment."""
-
     def __init__(self, segment: Segment, catalog: ReadCatalog) -> None:
         self._segment, self._catalog = segment, catalog
         self._has_skipped_starts = any(plan.skip_before is not None for plan in catalog.tables.values())
@@ -273,3 +268,43 @@ def _runs(events: npt.NDArray[np.int64], decoders: Mapping[int, RowDecoder]) -> 
     owners = np.array([id(decoders[m]) for m in events[:, scan.MAP].tolist()])
     for run in np.split(events, np.flatnonzero(np.diff(owners)) + 1):
         yield decoders[int(run[0, scan.MAP])], np.ascontiguousarray(run)
+
+
+@dataclass(frozen=True, slots=True)
+class TableReadPlan:
+    """How a reader reads one table."""
+
+    schema: TableSchema | None
+    """None if the table is dropped or unknown: a row event that is not skipped is then an error."""
+    key_columns: tuple[str, ...] = ()
+    """The columns that make up the row's key in the sink."""
+    skip_before: BinlogPosition | None = None
+    """Events before this position are skipped: the snapshot contains them, or the table was dropped at this position."""
+    is_skipped: bool = False
+    """Whether all events of the table are skipped, for example because it waits for a new snapshot."""
+    ordered: bool = False
+    """Whether blocks must come in log order, with the same bounds each time they are read."""
+    exact: bool = False
+    """Whether a snapshot must show the table as of exactly one position."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCatalog:
+    """The tables that one pass over a segment reads."""
+
+    tables: Mapping[TableName, TableReadPlan]
+    wanted: Callable[[TableName], bool]
+    """Whether to read a table. A wanted table without a schema is an error."""
+    options: ReadOptions = field(default_factory=ReadOptions)
+    skipped: SkippedEvents | None = None
+    """Events and rows that the user asked to skip."""
+
+
+def plan_tables(schemas: Mapping[TableName, TableSchema], keys: Mapping[TableName, tuple[str, ...]]) -> dict[TableName, TableReadPlan]:
+    """Plan to read every table whole, by its schema and the columns of its key in the sink."""
+    return {name: TableReadPlan(schema, keys[name]) for name, schema in schemas.items()}
+
+
+def skip_tables(plans: Mapping[TableName, TableReadPlan], names: Iterable[TableName]) -> dict[TableName, TableReadPlan]:
+    """Return the plans with all events of `names` skipped."""
+    return {**plans, **{name: replace(plans.get(name, TableReadPlan(None)), is_skipped=True) for name in names}}

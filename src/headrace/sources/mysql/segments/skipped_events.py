@@ -38,7 +38,6 @@ def statement_place(position: BinlogPosition) -> str:
 
 
 def is_place(place: str) -> bool:
-    """Whether this names an event, a row or a statement of a server's log."""
     return bool(_PLACE.fullmatch(place) or _ROW.fullmatch(place))
 
 
@@ -73,7 +72,6 @@ class SkippedEvents:
                 self._offsets.setdefault(event["file"], []).append(int(event["offset"]))
 
     def offsets(self, file: str) -> list[int]:
-        """Return the offsets of the events to skip in a file."""
         return self._offsets.get(file, [])
 
     def record(self, place: str, table: TableName, content: bytes) -> None:
@@ -85,7 +83,6 @@ class SkippedEvents:
         there["content"] = there["content"] or base64.b64encode(content[:MOST_BYTES]).decode()
 
     def without_rows(self, block: ChangeBlock) -> ChangeBlock:
-        """Return a block without the rows to skip."""
         if not self._rows:
             return block
         versions, ops = block.version.to_numpy(), block.op.to_numpy()
@@ -102,5 +99,4 @@ class SkippedEvents:
         return block.taken(~gone)
 
     def to_report(self) -> list[dict[str, str]]:
-        """Return the report for the driver."""
         return [{"place": place, **what} for place, what in self.found.items()]

@@ -1,7 +1,7 @@
 """Labels changes with their transaction, their order in it, and their statement, for whole blocks and from the versions alone.
 
 A version holds the image's address, and addresses rise along the log, so the transaction of an image is the last one that starts before it.
-There is no work per row, and none at all unless the reader requests labels.
+There is no work per row, and none at all unless the reader requests labels. The flags of row events label changes in the same way.
 """
 
 from __future__ import annotations
@@ -16,23 +16,20 @@ import pyarrow as pa
 
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
+from headrace.model.schema import TableName
 from headrace.model.version import OFFSET_BITS
-from headrace.sources.mysql.events.event_types import (
-    ANNOTATE_ROWS_EVENT,
-    CHECKSUM_SIZE,
-    GTID_EVENT,
-    GTID_TAGGED_EVENT,
-    HEADER_SIZE,
-    MARIADB_GTID_EVENT,
-    ROWS_QUERY_EVENT,
-)
+from headrace.sources.mysql.events import event_types
+from headrace.sources.mysql.events.event_types import CHECKSUM_SIZE, HEADER_SIZE
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.segments.event_expander import EventBuffer
-from headrace.sources.mysql.segments.group_gtids import parse_tagged_gtid
+from headrace.sources.mysql.segments.group_addresses import parse_tagged_gtid
 from headrace.sources.mysql.server.gtid import source_name
 
 _ADDRESS: Final = np.uint64((1 << OFFSET_BITS) - 1)
 _FIRST_ROOM: Final = 4_096
+_FLAGS_AT: Final = HEADER_SIZE + 6
+"""The flags follow the table id of six bytes."""
+_NO_FOREIGN_KEY_CHECKS: Final = 0x02
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +69,9 @@ class TransactionLabels:
         for (at, kind), address, place in zip(marks.tolist(), addresses.tolist(), places.tolist(), strict=True):
             size = int.from_bytes(piece.buf[at + 9 : at + 13].tobytes(), "little") - (CHECKSUM_SIZE if piece.checksum else 0)
             event = piece.buf[at : at + size].tobytes()
-            if kind in (ROWS_QUERY_EVENT, ANNOTATE_ROWS_EVENT):
+            if kind in (event_types.ROWS_QUERY_EVENT, event_types.ANNOTATE_ROWS_EVENT):
                 # The first byte of MySQL's event is a length that stops at 255.
-                text = event[HEADER_SIZE + (kind == ROWS_QUERY_EVENT) :].decode("utf8", "replace")
+                text = event[HEADER_SIZE + (kind == event_types.ROWS_QUERY_EVENT) :].decode("utf8", "replace")
                 self._text_starts.append(address)
                 self._texts.append(text)
                 continue
@@ -84,8 +81,7 @@ class TransactionLabels:
             self._texts.append(None)
 
     def attach(self, block: ChangeBlock) -> ChangeBlock:
-        """Return the block with the requested labels."""
-        addresses = (block.version.to_numpy(zero_copy_only=False) & _ADDRESS).astype(np.int64)
+        addresses = _addresses(block)
         if self._transactions:
             starts = np.array(self._starts, dtype=np.int64)
             at = np.searchsorted(starts, addresses, side="right") - 1
@@ -107,15 +103,20 @@ class TransactionLabels:
 
     def _name(self, kind: int, event: bytes, place: int) -> str:
         body = event[HEADER_SIZE:]
-        if kind == GTID_EVENT:
+        if kind == event_types.GTID_EVENT:
             return f"{uuid.UUID(bytes=body[1:17])}:{int.from_bytes(body[17:25], 'little')}"
-        if kind == MARIADB_GTID_EVENT:
+        if kind == event_types.MARIADB_GTID_EVENT:
             number, domain, server = (int.from_bytes(part, "little") for part in (body[:8], body[8:12], event[5:9]))
             return f"{domain}-{server}-{number}"
-        if kind == GTID_TAGGED_EVENT:
+        if kind == event_types.GTID_TAGGED_EVENT:
             source, number, tag, _ = parse_tagged_gtid(body, f"{self._file}:{place}")
             return ":".join(part for part in (str(uuid.UUID(bytes=source)), tag, str(number)) if part)
         return f"{self._file}:{place}"
+
+
+def _addresses(block: ChangeBlock) -> npt.NDArray[np.int64]:
+    addresses: npt.NDArray[np.int64] = (block.version.to_numpy(zero_copy_only=False) & _ADDRESS).astype(np.int64)
+    return addresses
 
 
 def _dictionary(at: npt.NDArray[np.int64], values: list[str] | list[str | None]) -> pa.DictionaryArray:
@@ -124,3 +125,26 @@ def _dictionary(at: npt.NDArray[np.int64], values: list[str] | list[str | None])
     missing = np.array([value is None for value in chosen], dtype=np.bool_)[indices]
     keys = pa.array(indices.astype(np.int32), mask=missing)
     return pa.DictionaryArray.from_arrays(keys, pa.array([value or "" for value in chosen], pa.string()))
+
+
+class ForeignKeyChecks:
+    """Labels changes with whether the server checked foreign keys, from the flags of their row events in one window of a segment.
+
+    A statement with `foreign_key_checks = 0` has no effect on child tables.
+    """
+
+    def __init__(self, tables: frozenset[TableName]) -> None:
+        self._tables = tables
+        self._addresses = np.empty(0, dtype=np.int64)
+        self._unchecked = np.empty(0, dtype=np.bool_)
+
+    def note(self, piece: EventBuffer, positions: npt.NDArray[np.int64]) -> None:
+        """Record the flags of the row events that start at these positions of a buffer, in the order of the log."""
+        self._addresses = piece.locate(positions)[0]
+        self._unchecked = (piece.buf[positions + _FLAGS_AT] & _NO_FOREIGN_KEY_CHECKS) != 0
+
+    def attach(self, block: ChangeBlock) -> ChangeBlock:
+        if block.schema.name not in self._tables:
+            return block
+        at = np.searchsorted(self._addresses, _addresses(block), side="right") - 1
+        return replace(block, unchecked=pa.array(self._unchecked[at]))

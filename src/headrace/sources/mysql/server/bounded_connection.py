@@ -48,8 +48,6 @@ class ProtocolError(pymysql.err.MySQLError):
 
 
 class BoundedConnection(_Connection):
-    """A connection to an untrusted server."""
-
     _connecting = False
     _is_first = False
     _columns = 0

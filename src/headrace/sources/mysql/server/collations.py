@@ -23,8 +23,6 @@ _OF_ALL_LANGUAGES: Final = re.compile(
 
 
 class SourceCollations:
-    """The collations of one server's columns."""
-
     def __init__(self, address: MySQLAddress) -> None:
         self._address = address
         self._known: dict[tuple[TableName, str], tuple[str, str, bool]] = {}

@@ -1,13 +1,14 @@
 """Connections to a MySQL or MariaDB server, and translation of its errors.
 
 An address never shows its password: not in `repr`, not in a log, not in an error. Loopback connections and Unix sockets are not encrypted.
-Other connections use TLS if the server offers it. The address's settings change that (see `tls`). Every wait is limited: a server that
+Other connections use TLS if the server offers it. The address's settings change that. Every wait is limited: a server that
 accepts the connection and stays silent is a transient error after `connect-timeout` or `read-timeout`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -19,47 +20,24 @@ from urllib.parse import unquote, urlsplit
 import pymysql
 from pymysql.connections import Connection
 
+from headrace import urls as encryption
 from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.sources.debezium_route import check_is_read
 from headrace.sources.mysql.server.bounded_connection import BoundedConnection, ProtocolError
-from headrace.sources.mysql.server.log_identity import READ_AGAIN
-from headrace.sources.mysql.server.server_version import Version, log_status_statement, parse_version
-from headrace.sources.mysql.server.tls import default_tls, driver_options, tls_failure
-from headrace.urls import tls as encryption
-from headrace.urls.query_settings import parse_seconds, parse_settings
-from headrace.urls.tls import Tls, TlsMode, tls_settings
+from headrace.urls import Tls, TlsMode, certificate_remedy, is_loopback, parse_seconds, parse_settings, tls_settings
 
 PASSWORD_VARIABLE = "HEADRACE_SOURCE_PASSWORD"
 
+READ_AGAIN: Final = "to read every table again, run `headrace resync --new-log --state DIR`, then start the pipe again"
 ACCESS_DENIED = {1044, 1045, 1698, 3118, 1820}
+_WRONG_PASSWORD = {1045, 1698}
 MISSING_PRIVILEGE = {1227, 1142, 1143, 1370}
 _BINLOG_READ_FAILED = 1236
 _INSECURE = 3159
-_GONE = {
-    1040,
-    1042,
-    1043,
-    1053,
-    1077,
-    1079,
-    1080,
-    1152,
-    1158,
-    1159,
-    1160,
-    1161,
-    1184,
-    1203,
-    1205,
-    1213,
-    1226,
-    1317,
-    1927,
-    1969,
-    3024,
-    3168,
-    3169,
-    4031,
-}
+_LOST = {1040, 1042, 1043, 1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1927, 3168, 3169, 4031}
+"""The server has no room for the connection, shuts down, or has ended it."""
+_INTERRUPTED = {1205, 1213, 1226, 1317, 1969, 3024}
+"""The server has ended the statement: a limit, a deadlock, or an administrator."""
 _SAME_ID = 4052
 _UNKNOWN_PLUGIN = 2059
 _TABLE_CHANGED = 1412
@@ -71,12 +49,20 @@ READ_TIMEOUT_S: Final = 600.0
 _FORM: Final = "write mysql://user:password@host:port/db"
 _SETTINGS: Final = (*encryption.SETTINGS, "socket", "connect-timeout", "read-timeout")
 _WHOSE: Final = "the source"
+_NO_TLS: Final = 2026
+_AWAY_HINT: Final = "check that the server runs and can be reached"
+_CERT_HINT: Final = "check cert= and key=, that the server trusts their issuer (ssl_ca), and its TLS versions (tls_version)"
+
+Version = tuple[int, int, int]
+UNKNOWN: Final = (10_000, 0, 0)
+"""The version of a server whose text is none. It counts as the newest."""
+_FIRST_BINARY_LOG_STATUS: Final = (8, 2, 0)
+_FIRST_REPLICA_STATUS: Final = (8, 0, 22)
+_FIRST_CACHED_STATISTICS: Final = (8, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class MySQLAddress:
-    """The host, the account, and the connection settings of a server."""
-
     host: str
     port: int
     user: str
@@ -101,6 +87,7 @@ class MySQLAddress:
 
 def parse_mysql_url(url: str) -> MySQLAddress:
     """Parse `mysql://user:password@host:port/db?tls=required`; the password may come from the environment instead."""
+    check_is_read(url)
     try:
         parts = urlsplit(url)
         port = parts.port or 3306
@@ -144,7 +131,7 @@ def connect(address: MySQLAddress, *, read_timeout_s: float | None = None) -> Co
             write_timeout=address.connect_timeout_s,
             init_command="SET SESSION time_zone = '+00:00', sql_mode = ''",
             defer_connect=True,
-            **driver_options(address.effective_tls),
+            **_driver_options(address.effective_tls),
         )
         if address.socket:
             # On a private channel a password may be sent in the clear.
@@ -179,7 +166,6 @@ def _open_socket(address: MySQLAddress) -> socket.socket:
 
 @contextmanager
 def server_errors(address: MySQLAddress) -> Iterator[None]:
-    """Convert the driver's errors to definite and transient ones."""
     try:
         yield
     except pymysql.err.MySQLError as error:
@@ -189,14 +175,13 @@ def server_errors(address: MySQLAddress) -> Iterator[None]:
 
 
 def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> HeadraceError:
-    """Return the Headrace error for a driver or server error."""
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = (str(error.args[1]) if len(error.args) > 1 else str(error))[:_LONGEST_TEXT]
     place = str(address)
     if isinstance(error, ProtocolError):
         hint = "check host and port of the source's address: the answer is not from a MySQL or MariaDB server, or it is an attack"
         return DefiniteError(f"the source does not keep to MySQL's protocol: {text}", place=place, hint=hint)
-    failure = tls_failure(error, address.effective_tls, address.host, place)
+    failure = _tls_failure(error, address.effective_tls, address.host, place)
     if failure is not None:
         return failure
     if code in ACCESS_DENIED:
@@ -206,7 +191,9 @@ def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> Hea
             hint += "; if the account must use TLS, add ?tls=required to the address"
         elif not address.effective_tls.cert:
             hint += "; if the account must show a certificate, add cert= and key= to the address"
-        return DefiniteError(f"the source refused user {address.user!r}: {text}", place=place, hint=hint)
+        refused = DefiniteError(f"the source refused user {address.user!r}: {text}", place=place, hint=hint)
+        refused.wrong_password = code in _WRONG_PASSWORD
+        return refused
     if code == _INSECURE:
         return DefiniteError(f"the source takes encrypted connections only: {text}", place=place, hint="add ?tls=required to the address")
     if code in MISSING_PRIVILEGE:
@@ -228,7 +215,7 @@ def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> Hea
         return DefiniteError(f"user {address.user!r} signs in with an unsupported plugin: {text}", place=place, hint=hint)
     if code == _SAME_ID:
         return read_failed(text, place)
-    if 2000 <= code < 3000 or code in _GONE or code == 0:
+    if 2000 <= code < 3000 or code in _LOST or code in _INTERRUPTED or code == 0:
         return TransientError(f"the source does not answer: {text}", place=place, hint="check that the server runs and can be reached")
     return DefiniteError(f"the source answered with error {code}: {text}", place=place)
 
@@ -281,15 +268,70 @@ def version_of(connection: Connection[Any]) -> Version:
 
 
 def quote_name(name: str) -> str:
-    """An identifier, quoted for MySQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def log_status(connection: Connection[Any], address: MySQLAddress) -> tuple[str, int]:
-    """Return the current log file and its size."""
     rows = query(connection, address, log_status_statement(mariadb=is_mariadb(connection), version=version_of(connection)))
     if not rows:
         raise DefiniteError(
             "the source writes no binary log", place=str(address), hint="set log_bin in the server's configuration and restart it"
         )
     return str(rows[0][0]), int(rows[0][1])
+
+
+def default_tls(host: str) -> Tls:
+    """Return the default: no encryption on loopback and sockets (an empty host), elsewhere encrypted if the server can."""
+    return Tls(TlsMode.DISABLED if not host or is_loopback(host) else TlsMode.PREFERRED)
+
+
+def _driver_options(tls: Tls) -> dict[str, Any]:
+    if tls.mode is TlsMode.DISABLED:
+        return {"ssl_disabled": True}
+    context = tls.context()
+    return {"ssl": context} if context is not None else {}
+
+
+def _tls_failure(error: pymysql.err.MySQLError, tls: Tls, host: str, place: str) -> HeadraceError | None:
+    """Return the error for a TLS failure; None if the error has another cause."""
+    cause = getattr(error, "original_exception", None) or error.__context__
+    if error.args and error.args[0] == _NO_TLS:
+        return DefiniteError(
+            "the source offers no TLS", place=place, hint="give the server a certificate (ssl_cert, ssl_key), or write tls=disabled"
+        )
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return DefiniteError(
+            f"the source's certificate is not accepted: {cause.verify_message}",
+            place=place,
+            hint=certificate_remedy(cause.verify_message, host),
+        )
+    # A closed connection is no certificate error, although MySQL closes it when it rejects the client's certificate.
+    if isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
+        return TransientError(
+            f"the source ended the encrypted connection: {cause}", place=place, hint=_CERT_HINT if tls.cert else _AWAY_HINT
+        )
+    if isinstance(cause, ssl.SSLError):
+        return DefiniteError(f"TLS with the source failed: {cause.reason or cause}", place=place, hint=_CERT_HINT)
+    return None
+
+
+def parse_version(text: str) -> Version:
+    """Parse the version that a server reports, such as `11.8.6-MariaDB-log` or `8.0.36-28`."""
+    # MariaDB prepends 5.5.5 to its real version in the handshake.
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", text.removeprefix("5.5.5-"))
+    return (int(found[1]), int(found[2]), int(found[3])) if found else UNKNOWN
+
+
+def log_status_statement(*, mariadb: bool, version: Version) -> str:
+    """Return the statement that shows the end of the log: MySQL 8.4 has only the new one, MariaDB and older MySQL only the old one."""
+    return "SHOW MASTER STATUS" if mariadb or version < _FIRST_BINARY_LOG_STATUS else "SHOW BINARY LOG STATUS"
+
+
+def replica_status_statement(*, mariadb: bool, version: Version) -> str:
+    if mariadb:
+        return "SHOW ALL SLAVES STATUS"
+    return "SHOW SLAVE STATUS" if version < _FIRST_REPLICA_STATUS else "SHOW REPLICA STATUS"
+
+
+def caches_statistics(*, mariadb: bool, version: Version) -> bool:
+    return not mariadb and version >= _FIRST_CACHED_STATISTICS

@@ -86,7 +86,6 @@ class MySQLGtidSet:
         return held
 
     def minus(self, other: MySQLGtidSet) -> MySQLGtidSet:
-        """Return the transactions that the other set lacks."""
         theirs = dict(other.intervals)
         left = ((source, _without(spans, theirs.get(source, ()))) for source, spans in self.intervals)
         return MySQLGtidSet(tuple((source, spans) for source, spans in left if spans))
@@ -135,7 +134,6 @@ class MariaDBGtidPosition:
         return held
 
     def minus(self, other: MariaDBGtidPosition) -> MariaDBGtidPosition:
-        """Return the part after the other position, domain by domain."""
         theirs: dict[int, int] = {}
         for domain, _, sequence in other.domains:
             theirs[domain] = max(sequence, theirs.get(domain, 0))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
 from functools import total_ordering
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from headrace.errors import DefiniteError
 from headrace.model.version import pack_version
-from headrace.sources.mysql.server.log_identity import LogIdentity
 
 UNKNOWN_GTID: Final = "unknown"
 """The `gtid` of a position whose executed GTID set could not be read, because the server committed all the time."""
@@ -20,6 +19,54 @@ def file_number(name: str) -> int:
     if not digits.isdigit():
         raise DefiniteError(f"binary log file {name!r} has no number in its name")
     return int(digits)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedTransaction:
+    """A transaction as every server that has replicated it logs it."""
+
+    gtid: str
+    committed_us: int = 0
+    """When the original server committed it, in microseconds; 0 if the log does not say (MariaDB, MySQL before 8)."""
+    second: int = 0
+    """The second in which its first statement with rows, or its only statement, began; 0 if its events are compressed."""
+    rows: str = ""
+    """MariaDB: number of columns and digest of the first rows; empty if they are compressed, or if there are none."""
+
+    def contradicts(self, other: LoggedTransaction) -> bool:
+        """Whether the other one cannot be this transaction, although it has the same GTID."""
+        if self.committed_us and other.committed_us:
+            return self.committed_us != other.committed_us
+        if self.second and other.second and self.second != other.second:
+            return True
+        width, _, digest = self.rows.partition(":")
+        other_width, _, other_digest = other.rows.partition(":")
+        # A replica may have more columns. Then the bytes of its rows may differ.
+        return width == other_width and digest != other_digest
+
+
+@dataclass(frozen=True, slots=True)
+class LogIdentity:
+    """Identifies the log file of a position, up to the position."""
+
+    created: int
+    """Seconds since 1970 in the header of the file's format description event."""
+    start: int
+    end: int
+    digest: str
+    """Of the bytes [start, end) of the file."""
+    transaction: LoggedTransaction | None = None
+    """The last transaction with a GTID before the position."""
+
+    def to_json(self) -> list[Any]:
+        last = self.transaction
+        named = [] if last is None else list(astuple(last))
+        return [self.created, self.start, self.end, self.digest, *named]
+
+    @classmethod
+    def from_json(cls, raw: list[Any]) -> Self:
+        created, start, end, digest, *named = raw
+        return cls(int(created), int(start), int(end), str(digest), LoggedTransaction(*named) if named else None)
 
 
 @dataclass(frozen=True, slots=True)

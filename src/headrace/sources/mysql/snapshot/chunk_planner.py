@@ -26,16 +26,13 @@ _PARTS_PER_CHUNK: Final = 4
 # A part that this many splits did not reduce holds keys that the guesses cannot separate.
 _FRUITLESS_SPLITS: Final = 64
 _SPARE_SPLITS: Final = 500
+_STATISTICS: Final = """
+SELECT index_name, column_name, sub_part, collation, index_type, non_unique FROM information_schema.statistics
+WHERE table_schema = %s AND table_name = %s AND column_name IS NOT NULL ORDER BY index_name, seq_in_index"""
+_TEXTS: Final = """
+SELECT column_name, character_set_name, collation_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"""
 
 Key = tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRange:
-    """A chunk: an SQL condition and the estimated number of rows."""
-
-    where: str
-    estimate: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +44,12 @@ class ChunkBounds:
     sizes: tuple[int, ...]
 
     @property
-    def ranges(self) -> list[KeyRange]:
-        """The conditions of the chunks."""
+    def ranges(self) -> list[tuple[str, int]]:
+        """The SQL condition of each chunk (empty for a whole table), and its estimated number of rows."""
         lower = ["", *(compare_key(self.columns, bound, ">", ">") for bound in self.bounds)]
         upper = [*(compare_key(self.columns, bound, "<", "<=") for bound in self.bounds), ""]
-        return [
-            KeyRange(" AND ".join(side for side in sides if side), max(size, 1))
-            for *sides, size in zip(lower, upper, self.sizes, strict=True)
-        ]
-
-
-def plan_ranges(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, rows: int, chunk_rows: int) -> list[KeyRange]:
-    """Return conditions that cut the table into chunks of about `chunk_rows` rows; one without a condition if it has no usable key."""
-    return plan_bounds(connection, address, schema, rows, chunk_rows).ranges
+        sides = zip(lower, upper, strict=True)
+        return [(" AND ".join(filter(None, pair)), max(size, 1)) for pair, size in zip(sides, self.sizes, strict=True)]
 
 
 def plan_bounds(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, rows: int, chunk_rows: int) -> ChunkBounds:
@@ -104,13 +94,6 @@ def find_index(connection: Connection[Any], address: MySQLAddress, schema: Table
     return None
 
 
-_STATISTICS = """
-SELECT index_name, column_name, sub_part, collation, index_type, non_unique FROM information_schema.statistics
-WHERE table_schema = %s AND table_name = %s AND column_name IS NOT NULL ORDER BY index_name, seq_in_index"""
-_TEXTS = """
-SELECT column_name, character_set_name, collation_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"""
-
-
 @dataclass(frozen=True, slots=True)
 class _KeyRange:
     """Keys from `low` to `high`, both of which exist."""
@@ -124,8 +107,6 @@ class _KeyRange:
 
 
 class _Splitter:
-    """Splits one table's key space."""
-
     def __init__(self, connection: Connection[Any], address: MySQLAddress, schema: TableSchema, index: KeyIndex) -> None:
         self._connection, self._address, self._columns = connection, address, index.columns
         table = f"{quote_name(schema.name.database)}.{quote_name(schema.name.table)}"

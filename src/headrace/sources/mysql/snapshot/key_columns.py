@@ -14,10 +14,13 @@ import unicodedata
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, assert_never
 
+import pyarrow as pa
+
+from headrace.errors import DefiniteError
 from headrace.model.column_types import COLUMN_TYPES, ValueForm
-from headrace.model.schema import Kind
+from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sources.mysql.server.connection import quote_name
 
 _UNICODE: Final = {"utf8mb4": 0x110000, "utf16": 0x110000, "utf16le": 0x110000, "utf32": 0x110000}
@@ -27,37 +30,40 @@ _ASCII_ORDER: Final = " _-,;:!?.'\"()[]{}@*/\\&#%`^+<=>|~$0123456789abcdefghijkl
 _RANKS: Final = {char: rank for rank, char in enumerate(_ASCII_ORDER)}
 
 
-class KeyColumn(Protocol):
-    """How one key column is read, written as a literal, and guessed at."""
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """How one key column is read, written as a literal, and guessed at. The values compare as the server prints them."""
 
-    @property
-    def name(self) -> str:
-        """The quoted name."""
+    name: str
+    """The quoted name."""
+    kind: Kind
 
     @property
     def expressions(self) -> tuple[str, ...]:
         """The expressions to select; `take` converts the result to a value."""
+        return (f"CAST({self.name} AS CHAR)",)
 
-    def take(self, found: Sequence[Any]) -> Any: ...
+    def take(self, found: Sequence[Any]) -> Any:
+        return _text(found[0])
 
-    def literal(self, value: Any) -> str: ...
+    def literal(self, value: Any) -> str:
+        return f"'{value}'"
 
     def guesses(self, low: Any, high: Any) -> list[str]:
         """Return literals that may split the values above `low` up to `high`, the best first."""
+        raise NotImplementedError
 
 
 def key_column(name: str, kind: Kind, charset: str, collation: str) -> KeyColumn | None:
     """Return the key column; None if its values have no exact literals, or if their comparison differs from their order."""
     quoted = quote_name(name)
     match COLUMN_TYPES[kind].form:
-        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.DECIMAL:
-            return Number(quoted, quoted)
-        case ValueForm.BITS:
-            return Number(quoted, f"{quoted} + 0")
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.DECIMAL | ValueForm.BITS:
+            return Number(quoted, kind)
         case ValueForm.BYTES:
-            return Binary(quoted)
+            return Binary(quoted, kind)
         case ValueForm.TEXT:
-            return Text(quoted, charset or "utf8mb4", folds=not collation.endswith("_bin"))
+            return Text(quoted, kind, charset or "utf8mb4", folds=not collation.endswith("_bin"))
         case ValueForm.DATE | ValueForm.TIMESTAMP | ValueForm.TIME:
             return Temporal(quoted, kind)
         case ValueForm.FIXED_BYTES:
@@ -69,15 +75,12 @@ def key_column(name: str, kind: Kind, charset: str, collation: str) -> KeyColumn
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
-    """Integers and decimals."""
-
-    name: str
-    expression: str
+class Number(KeyColumn):
+    """Integers, decimals, and bits as integers."""
 
     @property
     def expressions(self) -> tuple[str, ...]:
-        return (self.expression,)
+        return (f"{self.name} + 0" if COLUMN_TYPES[self.kind].form is ValueForm.BITS else self.name,)
 
     def take(self, found: Sequence[Any]) -> Any:
         return found[0]
@@ -95,10 +98,8 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(KeyColumn):
     """Bytes, compared one by one."""
-
-    name: str
 
     @property
     def expressions(self) -> tuple[str, ...]:
@@ -115,10 +116,9 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Text(KeyColumn):
     """Characters, compared by a collation that only the server knows."""
 
-    name: str
     charset: str
     folds: bool
     """Whether the collation ignores case."""
@@ -162,25 +162,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class _AsPrinted:
-    """A column whose values compare as the server prints them."""
-
-    name: str
-    kind: Kind
-
-    @property
-    def expressions(self) -> tuple[str, ...]:
-        return (f"CAST({self.name} AS CHAR)",)
-
-    def take(self, found: Sequence[Any]) -> Any:
-        return _text(found[0])
-
-    def literal(self, value: Any) -> str:
-        return f"'{value}'"
-
-
-@dataclass(frozen=True, slots=True)
-class Temporal(_AsPrinted):
+class Temporal(KeyColumn):
     """Dates and times, as the server prints them."""
 
     def guesses(self, low: Any, high: Any) -> list[str]:
@@ -190,7 +172,7 @@ class Temporal(_AsPrinted):
 
 
 @dataclass(frozen=True, slots=True)
-class Printed(_AsPrinted):
+class Printed(KeyColumn):
     """MariaDB's own types, stored as bytes and printed as text."""
 
     def guesses(self, low: Any, high: Any) -> list[str]:
@@ -258,3 +240,44 @@ def _print_moment(moment: int, form: ValueForm) -> str:
         return f"-{clock}" if moment < 0 else clock
     date = datetime.date.fromordinal(min(max(days, 1), datetime.date.max.toordinal())).isoformat()
     return date if form is ValueForm.DATE else f"{date} {clock}"
+
+
+def key_condition(schema: TableSchema, keys: pa.Table) -> str:
+    """Return the SQL condition for rows with one of these keys, given as a table of the key's columns.
+
+    Every such row satisfies it. A collation may match others too (`'a'` for `'A'`), so the caller compares the keys of the result.
+    """
+    names = [quote_name(name) for name in schema.row_key]
+    spelled = [_literals(schema.column(name), keys.column(name)) for name in schema.row_key]
+    if len(names) == 1:
+        return f"{names[0]} IN ({', '.join(spelled[0])})"
+    # Written out, because not every server's optimiser sees a range in a list of rows.
+    rows = (" AND ".join(f"{name} = {value}" for name, value in zip(names, row, strict=True)) for row in zip(*spelled, strict=True))
+    return "(" + " OR ".join(f"({row})" for row in rows) + ")"
+
+
+def _literals(column: Column, values: Any) -> list[str]:
+    match column.form:
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS:
+            return [str(value) for value in values.to_pylist()]
+        case ValueForm.FLOAT:
+            return [text if "e" in text else f"{text}e0" for text in map(repr, values.to_pylist())]
+        case ValueForm.DECIMAL:
+            return [format(value, "f") for value in values.to_pylist()]
+        case ValueForm.TEXT | ValueForm.MEMBERS | ValueForm.JSON:
+            return [f"_utf8mb4 X'{value.encode().hex()}'" for value in values.to_pylist()]
+        case ValueForm.BYTES | ValueForm.GEOMETRY:
+            return [f"_binary X'{value.hex()}'" for value in values.to_pylist()]
+        case ValueForm.DATE:
+            return [f"'{text}'" for text in values.cast(pa.string()).to_pylist()]
+        case ValueForm.TIMESTAMP:
+            # The session's time zone is UTC, so a tick prints the same for both kinds.
+            return [f"'{text}'" for text in values.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string()).to_pylist()]
+        case ValueForm.TIME:
+            return [f"'{_print_moment(micros, column.form)}'" for micros in values.cast(pa.int64()).to_pylist()]
+        case ValueForm.FIXED_BYTES:
+            return [f"'{column.type.print_value(value)}'" for value in values.to_pylist()]
+        case ValueForm.VECTOR:
+            raise DefiniteError(f"column {column.name} is a VECTOR, which cannot be part of a key")
+        case unknown:
+            assert_never(unknown)

@@ -30,10 +30,9 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.retry import WAITING
 from headrace.sources.mysql.limits import CHUNK_ROWS
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, query, version_of
+from headrace.sources.mysql.server.connection import MySQLAddress, caches_statistics, connect, is_mariadb, query, version_of
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.server.server_version import caches_statistics
-from headrace.sources.mysql.snapshot.chunk_planner import plan_ranges
+from headrace.sources.mysql.snapshot.chunk_planner import plan_bounds
 from headrace.sources.mysql.snapshot.locked_snapshot import exact_table_snapshot
 from headrace.sources.mysql.snapshot.log_watermark import log_end, note_position
 from headrace.sources.mysql.snapshot.table_scan import scan_table
@@ -48,8 +47,6 @@ _LONGEST_PAUSE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Chunk(JsonRecord):
-    """A part of a table, defined by an SQL condition."""
-
     database: str
     table: str
     number: int
@@ -80,10 +77,9 @@ ChunkBlocks = Generator[ChangeBlock, None, ReadSpan]
 
 
 def plan_chunks(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, chunk_rows: int = CHUNK_ROWS) -> list[Chunk]:
-    """Return chunks of about `chunk_rows` rows each."""
     rows = estimate_rows(connection, address, schema.name)
-    ranges = plan_ranges(connection, address, schema, rows, chunk_rows)
-    return [Chunk(schema.name.database, schema.name.table, i, found.where, found.estimate) for i, found in enumerate(ranges)]
+    ranges = plan_bounds(connection, address, schema, rows, chunk_rows).ranges
+    return [Chunk(schema.name.database, schema.name.table, i, where, estimate) for i, (where, estimate) in enumerate(ranges)]
 
 
 def read_chunk(
@@ -164,7 +160,6 @@ def read_chunk_at(
 
 
 def snapshot_place(name: TableName) -> str:
-    """Return the place of an error that concerns the snapshot of one table."""
     return f"snapshot of {name}"
 
 

@@ -26,8 +26,8 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -38,11 +38,13 @@ from headrace.model.json_record import JsonRecord
 from headrace.model.schema import TableName
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, query, quote_name
 from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition
-from headrace.sources.mysql.snapshot.log_watermark import log_end, note_position
+from headrace.sources.mysql.snapshot.log_watermark import gtid_at, log_end, note_position
 
 log = logging.getLogger("headrace.mysql")
 
 _POLL_S: Final = 0.002
+_LOCK_S: Final = 10
+"""How long to queue for the lock of one table."""
 _RELOAD_HINT: Final = "GRANT RELOAD ON *.* to the user, or take the snapshot without locks (lock_free)"
 
 
@@ -105,7 +107,7 @@ class ConsistentSnapshot:
             self._set_signal("open")
             self._await(self._all_readers_set("done"), meeting.lock_s, "a reader of the snapshot did not begin in time", keep_waiting)
             definitions = {name: self._definition(name) for name in self._tables}
-            self._clear_signal("open")
+            query(self._connection, self._address, "DO RELEASE_LOCK(%s)", (meeting.signal_name("open"),))
             query(self._connection, self._address, "UNLOCK TABLES")
         except BaseException:
             # Unlocks the tables and ends every signal, even if no statement can be sent any more.
@@ -125,18 +127,11 @@ class ConsistentSnapshot:
     def _set_signal(self, signal_name: str) -> None:
         _set_signal(self._connection, self._address, self._rendezvous.signal_name(signal_name))
 
-    def _clear_signal(self, signal_name: str) -> None:
-        query(self._connection, self._address, "DO RELEASE_LOCK(%s)", (self._rendezvous.signal_name(signal_name),))
-
     def _all_readers_set(self, signal_name: str, *, is_set: bool = True) -> Callable[[], bool]:
         """Whether all readers have set the signal (or none has)."""
         words = tuple(self._rendezvous.signal_name(signal_name, reader) for reader in range(self._rendezvous.readers))
         sql = "SELECT 1" + ", IS_USED_LOCK(%s)" * len(words)
-
-        def check() -> bool:
-            return all((holder is not None) is is_set for holder in query(self._connection, self._address, sql, words)[0][1:])
-
-        return check
+        return lambda: all((holder is not None) is is_set for holder in query(self._connection, self._address, sql, words)[0][1:])
 
     def _await(self, ready: Callable[[], bool], seconds: float, otherwise: str, keep_waiting: Callable[[], bool]) -> None:
         deadline = time.monotonic() + seconds
@@ -157,12 +152,8 @@ class SnapshotReader:
 @contextmanager
 def open_reader(address: MySQLAddress, rendezvous: Rendezvous, number: int, epoch: int) -> Iterator[SnapshotReader]:
     """The reader's side: one of `rendezvous.readers`, numbered from 0. Its transaction ends with the block."""
-    connection = connect(address)
-    try:
-        position = _meet(connection, address, rendezvous, number, epoch)
-        yield SnapshotReader(connection, position)
-    finally:
-        connection.close()
+    with closing(connect(address)) as connection:
+        yield SnapshotReader(connection, _meet(connection, address, rendezvous, number, epoch))
 
 
 def _meet(connection: Connection[Any], address: MySQLAddress, rendezvous: Rendezvous, number: int, epoch: int) -> BinlogPosition:
@@ -219,42 +210,36 @@ def _holder(connection: Connection[Any], address: MySQLAddress, signal_name: str
 def _locked_position(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
     """Return the end of the log while no transaction can commit: its content is visible, and the GTID set is exactly that of the log."""
     end = log_end(connection, address, epoch)
-    gtid: object
     if is_mariadb(connection):
-        gtid = query(connection, address, "SELECT BINLOG_GTID_POS(%s, %s)", (end.file, end.offset))[0][0]
-    else:
-        gtid = query(connection, address, "SELECT IF(@@global.gtid_mode = 'ON', @@global.gtid_executed, NULL)")[0][0]
-    return BinlogPosition(end.file, end.offset, UNKNOWN_GTID if gtid is None else str(gtid).replace("\n", ""), epoch)
+        return replace(end, gtid=gtid_at(connection, address, end))
+    gtid = query(connection, address, "SELECT IF(@@global.gtid_mode = 'ON', @@global.gtid_executed, NULL)")[0][0]
+    return replace(end, gtid=UNKNOWN_GTID if gtid is None else str(gtid).replace("\n", ""))
 
 
 @contextmanager
-def exact_table_snapshot(address: MySQLAddress, name: TableName, epoch: int, lock_s: float = 10.0) -> Iterator[SnapshotReader]:
+def exact_table_snapshot(address: MySQLAddress, name: TableName, epoch: int) -> Iterator[SnapshotReader]:
     """Provide a transaction that sees one table exactly as of a log position.
 
     MariaDB reports the position of a snapshot. On MySQL the table is locked against writes for the milliseconds that the start of the
     transaction and the read of the log's end take: earlier changes of the table are committed, later ones are logged later. The position is
     not exact for other tables, whose commits may be in progress.
     """
-    connection = connect(address)
-    try:
+    with closing(connect(address)) as connection:
         if is_mariadb(connection):
             yield SnapshotReader(connection, note_position(connection, address, epoch))
             return
         query(connection, address, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        with _locked(address, name, lock_s):
+        with _locked(address, name):
             query(connection, address, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
             end = log_end(connection, address, epoch)
-        yield SnapshotReader(connection, BinlogPosition(end.file, end.offset, UNKNOWN_GTID, epoch))
-    finally:
-        connection.close()
+        yield SnapshotReader(connection, replace(end, gtid=UNKNOWN_GTID))
 
 
 @contextmanager
-def _locked(address: MySQLAddress, name: TableName, lock_s: float) -> Iterator[None]:
+def _locked(address: MySQLAddress, name: TableName) -> Iterator[None]:
     """Lock one table against writes, on its own connection."""
-    connection = connect(address)
-    try:
-        query(connection, address, f"SET SESSION lock_wait_timeout = {math.ceil(lock_s)}")
+    with closing(connect(address)) as connection:
+        query(connection, address, f"SET SESSION lock_wait_timeout = {_LOCK_S}")
         try:
             query(connection, address, f"LOCK TABLES {quote_name(name.database)}.{quote_name(name.table)} READ")
         except DefiniteError as error:
@@ -267,5 +252,3 @@ def _locked(address: MySQLAddress, name: TableName, lock_s: float) -> Iterator[N
         yield
         query(connection, address, "UNLOCK TABLES")
         log.debug("table %s was locked for %.1f ms", name, (time.monotonic() - started) * 1e3)
-    finally:
-        connection.close()

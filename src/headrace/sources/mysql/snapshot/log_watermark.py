@@ -12,6 +12,7 @@ snapshot with that position would hide them for ever. The position noted here ha
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 from pymysql.connections import Connection
@@ -43,13 +44,18 @@ def log_end(connection: Connection[Any], address: MySQLAddress, epoch: int) -> B
     return BinlogPosition(file, offset, epoch=epoch)
 
 
+def gtid_at(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition) -> str:
+    """Return the GTID set of a position in MariaDB's log."""
+    found = query(connection, address, "SELECT BINLOG_GTID_POS(%s, %s)", (position.file, position.offset))[0][0]
+    return UNKNOWN_GTID if found is None else str(found)
+
+
 def _note_mariadb(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
     query(connection, address, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     query(connection, address, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
     status = dict(query(connection, address, "SHOW STATUS LIKE 'binlog_snapshot_%%'"))
-    file, offset = status["Binlog_snapshot_file"], int(status["Binlog_snapshot_position"])
-    gtid = query(connection, address, "SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))[0][0]
-    return BinlogPosition(file, offset, UNKNOWN_GTID if gtid is None else str(gtid), epoch)
+    position = BinlogPosition(status["Binlog_snapshot_file"], int(status["Binlog_snapshot_position"]), epoch=epoch)
+    return replace(position, gtid=gtid_at(connection, address, position))
 
 
 def _note_by_gtid(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
@@ -60,7 +66,7 @@ def _note_by_gtid(connection: Connection[Any], address: MySQLAddress, epoch: int
         executed_after, owned_after = _gtids(connection, address)
         # No GTID is owned before or after, and none was executed in between: the executed set is exactly the log up to here.
         if not owned and not owned_after and executed == executed_after:
-            return BinlogPosition(position.file, position.offset, executed, epoch)
+            return replace(position, gtid=executed)
     return _note_while_busy(connection, address, epoch)
 
 
@@ -72,7 +78,7 @@ def _note_while_busy(connection: Connection[Any], address: MySQLAddress, epoch: 
         if time.monotonic() > deadline:
             raise TransientError("a transaction on the source stays between log and commit", place=str(address))
         time.sleep(0.002)
-    return BinlogPosition(position.file, position.offset, UNKNOWN_GTID, epoch)
+    return replace(position, gtid=UNKNOWN_GTID)
 
 
 def _gtids(connection: Connection[Any], address: MySQLAddress) -> tuple[str, str]:
@@ -102,4 +108,4 @@ def _note_by_lock(connection: Connection[Any], address: MySQLAddress, epoch: int
         position = log_end(connection, address, epoch)
     finally:
         query(connection, address, "UNLOCK TABLES")
-    return BinlogPosition(position.file, position.offset, UNKNOWN_GTID, epoch)
+    return replace(position, gtid=UNKNOWN_GTID)

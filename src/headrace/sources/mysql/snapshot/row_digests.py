@@ -23,7 +23,6 @@ _MODULUS: Final = 1 << 64
 
 
 def read_digest(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, where: str = "") -> Digest:
-    """Return the digest of the rows that satisfy a condition."""
     [found] = query(connection, address, _select(schema, where, "", ""))
     return _digest(found)
 
@@ -41,12 +40,10 @@ def bucket_of(schema: TableSchema, buckets: int) -> str:
 
 
 def in_buckets(schema: TableSchema, buckets: int, chosen: Sequence[int]) -> str:
-    """Return the condition for rows in the chosen buckets."""
     return f"{bucket_of(schema, buckets)} IN ({', '.join(map(str, chosen))})"
 
 
 def sampled(schema: TableSchema, seed: int, share: float) -> str:
-    """Return the condition for a sample of the rows."""
     columns = [schema.column(name) for name in schema.row_key] or schema.columns
     return f"CRC32(CONCAT('{seed},', {_joined(columns)})) % 1000000 < {round(share * 1_000_000)}"
 

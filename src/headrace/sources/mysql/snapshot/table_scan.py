@@ -6,7 +6,7 @@ Used by snapshots and by verification. The result streams: memory is one receive
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final, assert_never
 
 import numpy as np
@@ -20,10 +20,17 @@ from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column, TableSchema, ZeroDates
 from headrace.sources.mysql.kernels import resultset
 from headrace.sources.mysql.kernels.arrow_arena import Arena
-from headrace.sources.mysql.rows.column_checks import check_values
-from headrace.sources.mysql.rows.column_finish import Finisher, UnreadableText, finisher, slot_for, unreadable_text
+from headrace.sources.mysql.rows.column_finish import (
+    ZERO_CODES,
+    Finisher,
+    check_values,
+    finish_column,
+    finisher,
+    scanned_zero_date,
+    slot_for,
+    warn_of_zero_dates,
+)
 from headrace.sources.mysql.rows.row_decoder import MAX_BLOCK_ROWS
-from headrace.sources.mysql.rows.zero_dates import ZERO_CODES, scanned_zero_date, warn_of_zero_dates
 from headrace.sources.mysql.server.bounded_connection import LARGEST_ROW_BYTES
 from headrace.sources.mysql.server.connection import MySQLAddress, quote_name, server_errors
 
@@ -76,8 +83,6 @@ def _selected(column: Column) -> str:
 
 
 class _Result:
-    """One running prepared statement."""
-
     def __init__(
         self, connection: Connection[Any], address: MySQLAddress, schema: TableSchema, zero_dates: ZeroDates, block_rows: int
     ) -> None:
@@ -91,7 +96,7 @@ class _Result:
             slot_for(column, names_as_text=True, finished_later=finish is not None)
             for column, finish in zip(schema.columns, self._finishers, strict=True)
         ]
-        self._table = _describe(schema.columns)
+        self._table = np.array([_encode(column) for column in schema.columns], dtype=np.int32).T.copy()
         self._data_bytes = _DATA_BYTES
         self._raw = np.empty(2 * _RECEIVE_BYTES, dtype=np.uint8)
         self._end = 0
@@ -176,10 +181,7 @@ class _Result:
     def _finished(self, column: Column, finish: Finisher | None, raw: pa.Array) -> pa.Array:
         if column.form is ValueForm.MEMBERS:
             return raw.dictionary_encode()
-        try:
-            return raw if finish is None else finish(raw)
-        except UnreadableText as error:
-            raise unreadable_text(error, column, f"rows of {self._schema.name}") from error
+        return finish_column(column, finish, raw, f"rows of {self._schema.name}")
 
     def _receive(self) -> None:
         """Receive more bytes, after dropping the decoded ones."""
@@ -224,22 +226,8 @@ class _Result:
                 break
         payload = np.concatenate(parts)
         limbs, scratch = np.empty(8, dtype=np.uint64), np.zeros(1, dtype=np.int64)
-        done = resultset.decode_row(
-            payload,
-            0,
-            len(payload),
-            self._table,
-            0,
-            arena.a1,
-            arena.a2,
-            arena.a4,
-            arena.a8,
-            arena.layout,
-            limbs,
-            scratch,
-            self._zero_code,
-            state,
-        )
+        outputs = arena.a1, arena.a2, arena.a4, arena.a8, arena.layout
+        done = resultset.decode_row(payload, 0, len(payload), self._table, 0, *outputs, limbs, scratch, self._zero_code, state)
         if done < 0:
             return int(-done)
         state[resultset.ROWS], state[resultset.AT] = 1, at
@@ -288,13 +276,6 @@ def _fits(column: Column, stored: int, scale: int, unsigned: bool) -> bool:
             return stored not in _WITHOUT_LENGTH
         case unknown:
             assert_never(unknown)
-
-
-def _describe(columns: Sequence[Column]) -> Any:
-    table = np.zeros((3, len(columns)), dtype=np.int32)
-    for c, column in enumerate(columns):
-        table[:, c] = _encode(column)
-    return table
 
 
 def _encode(column: Column) -> tuple[int, int, int]:

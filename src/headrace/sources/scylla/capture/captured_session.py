@@ -22,6 +22,7 @@ from cassandra.cqltypes import DurationType
 from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, BoundStatement, PreparedStatement, SimpleStatement
 
 from headrace.cql.address import parse_cql_url
+from headrace.cql.bounded_connection import RawPageHandler, read_whole_page
 from headrace.cql.errors import server_errors
 from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.language.ddl_printer import create_log_table, table_name
@@ -30,23 +31,19 @@ from headrace.cql.language.terms import Marker, Parameters, SerializedValue, Ter
 from headrace.cql.language.value_encoder import serialize
 from headrace.cql.log import SUFFIX, log_table
 from headrace.cql.options import CdcOptions
-from headrace.cql.raw_pages import RawPageHandler, read_whole_page
 from headrace.cql.schema_reader import describe, describe_options, describe_types, list_tables
 from headrace.cql.session import RAW, CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import CqlType, quoted
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.generation_tables import prepare_generations, read_generations
 from headrace.sources.scylla.capture.log_rows import LogRow
+from headrace.sources.scylla.capture.mutations import select_rows
 from headrace.sources.scylla.capture.partition_state_loader import PartitionStateLoader
 from headrace.sources.scylla.capture.statement_capture import Capture, Clock, Given, wall_clock
 from headrace.sources.scylla.capture.statements import AssignmentKind, ChangeStatement, parse
-from headrace.sources.scylla.capture.storage_model import Key
-from headrace.sources.scylla.capture.stream_ids import Generations
-from headrace.sources.scylla.capture.table_state import ListLocation
-from headrace.sources.scylla.capture.where_clause import select_rows
-from headrace.sources.scylla.log_tables import check_log, log_name
+from headrace.sources.scylla.capture.stream_ids import Generations, prepare_generations, read_generations
+from headrace.sources.scylla.log_tables import check_log, default_ttl, log_name
 
 _CHANGES: Final = frozenset({"insert", "update", "delete", "begin"})
 _MARKS: Final = re.compile(r"%(?:%|s|\((\w+)\)s)")
@@ -75,12 +72,10 @@ class CapturedSession:
         self._generations = generations if isinstance(generations, Generations) else Generations(())
         self._queried_at = -_GENERATIONS_US
         self._lock = threading.Lock()
-        self._capture = Capture(
-            tables, clock, options, generations=self._generations, keyspace=session.address.keyspace, knowing=self._load_state
-        )
-        self._learning = PartitionStateLoader(session, self._capture.state, self._current, clock)
+        self._capture = Capture(tables, clock, options, generations=self._generations, keyspace=session.address.keyspace)
+        self._learning = self._capture.state_loader = PartitionStateLoader(session, self._capture.state, self._current, clock)
         for name in self._capture.tables:
-            self._capture.default_ttls[name] = _default_ttl(session, name)
+            self._capture.default_ttls[name] = default_ttl(session, name)
 
     @property
     def tables(self) -> Mapping[TableName, CqlTable]:
@@ -104,17 +99,11 @@ class CapturedSession:
         captured = tables & self._capture.tables.keys()
         if captured and captured != tables:
             other = next(iter(tables - captured))
-            raise DefiniteError(
-                f"the batch changes {other} too, which is not captured",
-                place=f"statement {shortened(text)}",
-                hint="write it apart, or capture it",
-            )
+            message, place = f"the batch changes {other} too, which is not captured", f"statement {shortened(text)}"
+            raise DefiniteError(message, place=place, hint="write it apart, or capture it")
         return bool(captured)
 
     # --- generations
-
-    def _load_state(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListLocation]) -> None:
-        self._learning(table, key, rows, lists)
 
     def _current(self) -> Generations:
         """Return the generations, refreshed if they are old."""
@@ -177,16 +166,13 @@ class CapturedSession:
         is_static = table.column(column) in table.static
         if len(selected.partitions) == 1 and len(selected.prefixes) == 1:
             place = selected.partitions[0], None if is_static else selected.prefixes[0]
-            self._load_state(table, place[0], [place[1]], [(place[1], column)])
+            self._learning(table, place[0], [place[1]], [(place[1], column)])
             found = self._capture.state.list_elements(table, *place, column, self._clock() // 1_000_000)
             keys = [element for element, _ in found]
             if wanted in keys:
                 return keys.index(wanted)
-        raise DefiniteError(
-            "Cassandra chooses the keys of lists itself: only an element that is there can be named by its key, in one row",
-            place=f"statement {shortened(change.text)}",
-            hint="append or prepend it, or write to ScyllaDB",
-        )
+        message = "Cassandra chooses the keys of lists itself: only an element that is there can be named by its key, in one row"
+        raise DefiniteError(message, place=f"statement {shortened(change.text)}", hint="append or prepend it, or write to ScyllaDB")
 
     def _log_statement(self, row: LogRow) -> BoundStatement:
         table = log_table(row.table)
@@ -210,7 +196,7 @@ class CapturedSession:
         cursor.skip_word("if", "exists")
         if what not in {"table", "type"}:
             return False
-        name = _parsed_name(cursor, self.session.address.keyspace)
+        name = cursor.table_name(self.session.address.keyspace)
         return name in self._capture.tables if what == "table" else name.database in {one.database for one in self._capture.tables}
 
     def _alter(self, text: str) -> list[Any]:
@@ -220,13 +206,16 @@ class CapturedSession:
             changed = known.apply(text)
             for name, new in changed.tables.items():
                 if new != known.tables[name] and name in self._capture.tables:
-                    self._widen_log(known.tables[name], new)
+                    # The log has a column before the base table has it, and after it.
+                    for column in _added_columns(known.tables[name], new):
+                        self.session.execute(f"ALTER TABLE {table_name(log_name(name))} ADD {quoted(column.name)} {column.type}")
             self.session.execute(text)
             for name in list(self._capture.tables):
                 new = describe(self.session, name)
-                self._narrow_log(self._capture.tables[name], new)
+                for column in _added_columns(new, self._capture.tables[name]):
+                    self.session.execute(f"ALTER TABLE {table_name(log_name(name))} DROP {quoted(column.name)}")
                 self._capture.define(new)
-                self._capture.default_ttls[name] = _default_ttl(self.session, name)
+                self._capture.default_ttls[name] = default_ttl(self.session, name)
         return []
 
     def _definitions(self) -> CqlCatalog:
@@ -237,18 +226,11 @@ class CapturedSession:
         }
         return CqlCatalog(self.session.address.keyspace, dict(self._capture.tables), types)
 
-    def _widen_log(self, old: CqlTable, new: CqlTable) -> None:
-        """Add columns to the log before the base table has them."""
-        there = {column.name for column in log_table(old).columns}
-        for column in log_table(new).columns:
-            if column.name not in there:
-                self.session.execute(f"ALTER TABLE {table_name(log_table(old).name)} ADD {_definition(column)}")
 
-    def _narrow_log(self, old: CqlTable, new: CqlTable) -> None:
-        kept = {column.name for column in log_table(new).columns}
-        for column in log_table(old).columns:
-            if column.name not in kept:
-                self.session.execute(f"ALTER TABLE {table_name(log_table(old).name)} DROP {quoted(column.name)}")
+def _added_columns(old: CqlTable, new: CqlTable) -> list[CqlColumn]:
+    """Return the columns of the log of `new` that the log of `old` does not have."""
+    known = {column.name for column in log_table(old).columns}
+    return [column for column in log_table(new).columns if column.name not in known]
 
 
 def capture(
@@ -271,9 +253,8 @@ def capture(
     for table in found:
         own = describe_options(ours, table.name)
         if own is not None and own.enabled:
-            raise DefiniteError(
-                f"ScyllaDB writes the log of {table.name} itself", place=str(ours.address), hint="write to it without a capture"
-            )
+            message = f"ScyllaDB writes the log of {table.name} itself"
+            raise DefiniteError(message, place=str(ours.address), hint="write to it without a capture")
         chosen_options = options if isinstance(options, CdcOptions) else (options or {}).get(table.name)
         if create:
             ours.execute(create_log_table(table, chosen_options, cassandra=True, if_not_exists=True).rstrip(";"))
@@ -291,11 +272,9 @@ def _check_log_table(session: CqlSession, table: CqlTable) -> None:
     try:
         check_log(table, describe(session, name))
     except DefiniteError as error:
-        raise DefiniteError(
-            f"the table {name} exists and is not the log of {table.name}: {error.message}",
-            place=f"table {name}",
-            hint=f"drop that table (a table of CQL cannot be renamed); the log of {table.name} needs its name",
-        ) from error
+        message = f"the table {name} exists and is not the log of {table.name}: {error.message}"
+        hint = f"drop that table (a table of CQL cannot be renamed); the log of {table.name} needs its name"
+        raise DefiniteError(message, place=f"table {name}", hint=hint) from error
 
 
 def adopted(driver: Session) -> CqlSession:
@@ -310,23 +289,13 @@ def adopted(driver: Session) -> CqlSession:
     return CqlSession(address, driver)
 
 
-def _parsed_name(cursor: CqlCursor, keyspace: str) -> TableName:
-    first = cursor.name()
-    return TableName(first, cursor.name()) if cursor.skip_sign(".") else TableName(keyspace, first)
-
-
 def _parsed(name: str, session: CqlSession) -> TableName:
     cursor = CqlCursor(name)
-    found = _parsed_name(cursor, session.address.keyspace)
+    found = cursor.table_name(session.address.keyspace)
     cursor.end()
     if not found.database or found.table.endswith(SUFFIX):
         raise DefiniteError(f"{name} is not the full name of a base table", hint="write keyspace.table")
     return found
-
-
-def _default_ttl(session: CqlSession, name: TableName) -> int:
-    query = "SELECT default_time_to_live FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
-    return int(session.execute(query, (name.database, name.table))[0].default_time_to_live or 0)
 
 
 def _text_and_parameters(statement: Any, parameters: Given | None) -> tuple[str, Given]:
@@ -368,11 +337,8 @@ def _timeout_s(term: Term, given: Parameters) -> float:
     raw = serialize(CqlType("duration"), term, given)
     found = DurationType.deserialize(raw, _PROTOCOL) if raw is not None else None
     if found is None or found.months or found.days or found.nanoseconds < 0 or found.nanoseconds % 1_000_000:
-        raise DefiniteError(
-            f"USING TIMEOUT {term} is not a whole number of milliseconds",
-            place="USING TIMEOUT",
-            hint="write a duration such as 500ms or 10s",
-        )
+        message = f"USING TIMEOUT {term} is not a whole number of milliseconds"
+        raise DefiniteError(message, place="USING TIMEOUT", hint="write a duration such as 500ms or 10s")
     return float(found.nanoseconds / 1e9)
 
 
@@ -384,13 +350,8 @@ def _bound(prepared: PreparedStatement, values: Sequence[Any] | Mapping[str, Any
     for column, value in zip(prepared.column_metadata, ordered, strict=True):
         if isinstance(value, SerializedValue):
             serialised.append(value.value)
-        elif value is UNSET_VALUE:
-            serialised.append(value)
         else:
-            serialised.append(None if value is None else column.type.serialize(value, prepared.protocol_version))
+            is_plain = value is not None and value is not UNSET_VALUE
+            serialised.append(column.type.serialize(value, prepared.protocol_version) if is_plain else value)
     bound.values = serialised
     return bound
-
-
-def _definition(column: CqlColumn) -> str:
-    return f"{quoted(column.name)} {column.type}"

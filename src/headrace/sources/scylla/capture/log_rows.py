@@ -3,28 +3,100 @@
 A write is split by timestamp; within a timestamp by TTL, by static and clustered rows, by kind, and where a row marker meets elements of a
 collection that was not cleared. All rows of a timestamp share one `cdc$time`; they are numbered from 0, and the last one is marked. A
 collection cleared at T appears at T + 1.
+
+Preimages and postimages show a row as read before the write, and after the write's log rows. As in ScyllaDB, deltas are applied to what was
+read, without comparing timestamps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from headrace.cql.language.value_encoder import collection, in_order, tuple_of
+from headrace.cql.language.value_encoder import collection, in_order
 from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME, TTL, Operation, deleted, deleted_elements, key_type
 from headrace.cql.options import CdcOptions
 from headrace.cql.tables import CqlColumn, CqlTable
-from headrace.sources.scylla.capture.pre_post_images import PartitionImages
 from headrace.sources.scylla.capture.storage_model import (
     NEVER,
     Cell,
     ClusteringOrder,
     Collection,
+    Elements,
     Key,
     Partition,
     RangeTombstone,
     StoredRow,
+    as_logged,
+    is_marked,
+    join_value,
+    seen_cells,
+    split_value,
 )
+
+Values = dict[str, bytes | None]
+
+
+@dataclass(slots=True)
+class PartitionImages:
+    """Rows of one partition, as far as a write touches them."""
+
+    table: CqlTable
+    static: Values = field(default_factory=dict)
+    rows: dict[Key, Values] = field(default_factory=dict)
+    """Existing rows."""
+    static_was_written: bool = False
+
+    @classmethod
+    def read(cls, table: CqlTable, partition: Partition, wanted: Iterable[Key], now: int) -> PartitionImages:
+        """Return the row before the write."""
+        order = ClusteringOrder(table)
+        found = cls(table, _logged(table.static, seen_cells(table.static, partition.static, partition.deleted, now)))
+        for clustering in wanted:
+            row = partition.rows.get(clustering)
+            if row is None:
+                continue
+            deleted = order.deleted(partition, clustering)
+            cells = seen_cells(table.regular, row, deleted, now)
+            if cells or is_marked(row, deleted, now):
+                found.rows[clustering] = _logged(table.regular, cells)
+        return found
+
+    def write(self, clustering: Key | None, cells: dict[str, Cell], collections: dict[str, Collection]) -> None:
+        """Apply the columns of a delta row; without a clustering key, they are static."""
+        if clustering is None:
+            self.static_was_written = True
+        row = self.static if clustering is None else self.rows.setdefault(clustering, {})
+        for name, cell in cells.items():
+            row[name] = cell.value
+        for name, change in collections.items():
+            row[name] = merged(self.table.column(name), row.get(name), change)
+
+    def delete_row(self, clustering: Key) -> None:
+        self.rows.pop(clustering, None)
+
+    def delete_range(self, gone: RangeTombstone) -> None:
+        order = ClusteringOrder(self.table)
+        self.rows = {key: row for key, row in self.rows.items() if not order.covers(gone, key)}
+
+    def delete_partition(self) -> None:
+        self.rows.clear()
+
+
+def _logged(columns: Iterable[CqlColumn], cells: Mapping[str, Cell | Elements]) -> Values:
+    return {column.name: as_logged(column, cells[column.name]) for column in columns if column.name in cells}
+
+
+def merged(column: CqlColumn, before: bytes | None, change: Collection) -> bytes | None:
+    """Return a non-atomic column after a delta: cleared, then elements added and removed."""
+    previous = None if change.tombstone != NEVER else before
+    added = {key: cell.value for key, cell in change.cells.items() if cell.value is not None}
+    gone = {key for key, cell in change.cells.items() if cell.value is None}
+    if column.type.name != "udt" and not added and not (gone and previous is not None):
+        return None
+    pairs = {**dict(split_value(column.type, previous or b"")), **added}.items()
+    return join_value(column.type, in_order(key_type(column.type), (pair for pair in pairs if pair[0] not in gone)))
+
 
 TRUE = b"\x01"
 
@@ -45,23 +117,13 @@ class LogRow:
         return Operation(int.from_bytes(self.values[OPERATION], "big", signed=True))
 
 
-@dataclass(slots=True)
-class _DeltaCells:
-    """One delta row's content for a row's columns."""
-
-    cells: dict[str, Cell] = field(default_factory=dict)
-    collections: dict[str, Collection] = field(default_factory=dict)
-
-    def collection(self, column: str) -> Collection:
-        return self.collections.setdefault(column, Collection())
-
-
 @dataclass(frozen=True, slots=True)
 class _Upsert:
     clustering: Key | None
     """None: static columns."""
     ttl: int
-    part: _DeltaCells
+    part: StoredRow
+    """The cells and collections of one timestamp and TTL."""
     is_insert: bool = False
 
 
@@ -113,7 +175,7 @@ def _split_row(clustering: Key, row: StoredRow, at: Callable[[int], _Batch]) -> 
     marker = (row.marker.timestamp, row.marker.ttl) if row.marker is not None else None
     parts = _parts(row)
     if marker is not None:
-        parts.setdefault(marker, _DeltaCells())
+        parts.setdefault(marker, StoredRow())
     for place in sorted(parts):
         part, (timestamp, ttl) = parts[place], place
         if place != marker:
@@ -122,17 +184,17 @@ def _split_row(clustering: Key, row: StoredRow, at: Callable[[int], _Batch]) -> 
         # An INSERT cannot add elements to a collection without clearing it: those are an update of their own.
         unreplaced = {name: one for name, one in part.collections.items() if one.tombstone == NEVER}
         cleared = {name: one for name, one in part.collections.items() if one.tombstone != NEVER}
-        at(timestamp).inserts.append(_Upsert(clustering, ttl, _DeltaCells(part.cells, cleared), is_insert=True))
+        at(timestamp).inserts.append(_Upsert(clustering, ttl, StoredRow(cells=part.cells, collections=cleared), is_insert=True))
         if unreplaced:
-            at(timestamp).updates.append(_Upsert(clustering, ttl, _DeltaCells({}, unreplaced)))
+            at(timestamp).updates.append(_Upsert(clustering, ttl, StoredRow(collections=unreplaced)))
 
 
-def _parts(row: StoredRow) -> dict[tuple[int, int], _DeltaCells]:
+def _parts(row: StoredRow) -> dict[tuple[int, int], StoredRow]:
     """Group a row's cells by timestamp and TTL; the clearing of a collection has no TTL."""
-    found: dict[tuple[int, int], _DeltaCells] = {}
+    found: dict[tuple[int, int], StoredRow] = {}
 
-    def at(timestamp: int, ttl: int) -> _DeltaCells:
-        return found.setdefault((timestamp, ttl), _DeltaCells())
+    def at(timestamp: int, ttl: int) -> StoredRow:
+        return found.setdefault((timestamp, ttl), StoredRow())
 
     for name, cell in row.cells.items():
         at(cell.timestamp, cell.ttl).cells[name] = cell
@@ -160,7 +222,7 @@ def is_split(batch: _Batch, order: ClusteringOrder) -> bool:
     return False
 
 
-def _adds(part: _DeltaCells) -> bool:
+def _adds(part: StoredRow) -> bool:
     return any(cell.value is not None for held in part.collections.values() for cell in held.cells.values())
 
 
@@ -180,7 +242,6 @@ class LogRowWriter:
     _done: list[dict[str, bytes]] = field(default_factory=list)
 
     def rows(self, written: Partition) -> list[LogRow]:
-        """Return the log rows of a write, timestamp by timestamp."""
         batches = split(self.table, written)
         whole = len(batches) == 1 and not is_split(next(iter(batches.values())), ClusteringOrder(self.table))
         found = []
@@ -197,19 +258,16 @@ class LogRowWriter:
     def _write(self, batch: _Batch, *, in_row_order: bool) -> None:
         order = ClusteringOrder(self.table)
         touched = batch.touched(self.table)
-        touched_rows = order.sorted(list(touched))
         static = {name for one in batch.static for name in (*one.part.cells, *one.part.collections)}
+        images: list[tuple[Key | None, set[str]]] = [(None, static)] if static else []
+        images += [(clustering, touched[clustering]) for clustering in order.sorted(list(touched))]
         if self.options.preimage != "false":
-            if static:
-                self._image(Operation.PREIMAGE, None, static)
-            for clustering in touched_rows:
-                self._image(Operation.PREIMAGE, clustering, touched[clustering])
+            for clustering, columns in images:
+                self._image(Operation.PREIMAGE, clustering, columns)
         self._deltas(batch, order, in_row_order=in_row_order)
         if self.options.postimage:
-            if static:
-                self._image(Operation.POSTIMAGE, None, set())
-            for clustering in touched_rows:
-                self._image(Operation.POSTIMAGE, clustering, set())
+            for clustering, columns in images:
+                self._image(Operation.POSTIMAGE, clustering, columns)
 
     def _deltas(self, batch: _Batch, order: ClusteringOrder, *, in_row_order: bool) -> None:
         upserts = batch.inserts + batch.updates
@@ -284,13 +342,8 @@ def collection_columns(column: CqlColumn, held: Collection) -> dict[str, bytes]:
     keys = key_type(column.type)
     added = in_order(keys, ((key, cell.value) for key, cell in held.cells.items() if cell.value is not None))
     gone = in_order(keys, ((key, b"") for key, cell in held.cells.items() if cell.value is None))
-    if column.type.name == "udt":
-        fields = {int.from_bytes(key, "big"): value for key, value in added}
-        found[column.name] = tuple_of(fields.get(i) for i in range(len(column.type.fields)))
-    elif added and column.type.name == "set":
-        found[column.name] = collection([key for key, _ in added], len(added))
-    elif added:
-        found[column.name] = collection([part for pair in added for part in pair], len(added))
+    if added or column.type.name == "udt":
+        found[column.name] = join_value(column.type, added)
     if gone:
         found[deleted_elements(column.name)] = collection([key for key, _ in gone], len(gone))
     return found

@@ -2,6 +2,9 @@
 
 Apache Cassandra returns values and write times, but not list keys. The log has those while its rows live, if every write went through a
 capture. Where rows and log agree on a list, its keys are known; otherwise an error is raised as soon as its elements must be named.
+
+`replay_log` replays log rows into partitions of cells. Deltas are exact: a collection cleared in a row of time T was cleared at T - 1.
+Images add nothing and are skipped. Tests also check with it that the log is complete.
 """
 
 from __future__ import annotations
@@ -9,20 +12,104 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
+from uuid import UUID
 
+from headrace.cql import timeuuid
 from headrace.cql.decode.pages import RawValues, read_rows
-from headrace.cql.decode.value_order import elements, parts
+from headrace.cql.decode.value_order import elements
 from headrace.cql.language.ddl_printer import table_name
-from headrace.cql.log import STREAM, log_table
+from headrace.cql.log import OPERATION, SEQUENCE, STREAM, TIME, TTL, Operation, deleted, deleted_elements, log_table
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.log_replay import Values, replay_log
-from headrace.sources.scylla.capture.storage_model import Cell, ClusteringOrder, Key, Partition, StoredRow
+from headrace.sources.scylla.capture.mutations import WriteContext
+from headrace.sources.scylla.capture.storage_model import (
+    CapturedTables,
+    Cell,
+    ClusteringBound,
+    Elements,
+    Key,
+    ListLocation,
+    Partition,
+    RangeTombstone,
+    StoredRow,
+    find_row,
+    seen_elements,
+    split_value,
+)
 from headrace.sources.scylla.capture.stream_ids import Generations, token_of
-from headrace.sources.scylla.capture.table_state import CapturedTables, Elements, ListLocation, seen_elements
+
+Values = Mapping[str, bytes | None]
+"""A log row's columns, serialised."""
+_STARTS = {Operation.RANGE_START_INCLUSIVE: True, Operation.RANGE_START_EXCLUSIVE: False}
+_ENDS = {Operation.RANGE_END_INCLUSIVE: True, Operation.RANGE_END_EXCLUSIVE: False}
+_IMAGES = frozenset({Operation.PREIMAGE, Operation.POSTIMAGE})
+
+
+def replay_log(table: CqlTable, rows: Iterable[Values], written: int) -> dict[Key, Partition]:
+    """Return the partitions described by rows of a table's log, with batches in any order. `written`: write times, seconds since 1970."""
+    found: dict[Key, Partition] = {}
+    starts: dict[tuple[bytes, int], ClusteringBound] = {}
+    for row in sorted(rows, key=lambda row: (row[TIME] or b"", row[SEQUENCE] or b"")):
+        time, sequence = row[TIME] or b"", int.from_bytes(row[SEQUENCE] or b"", "big")
+        moment = WriteContext(timeuuid.micros(UUID(bytes=time)), int.from_bytes(row.get(TTL) or b"", "big"), written)
+        operation = Operation(int.from_bytes(row[OPERATION] or b"", "big", signed=True))
+        key = tuple(row[column.name] or b"" for column in table.partition_key)
+        partition = found.setdefault(key, Partition())
+        if operation in _STARTS:
+            starts[time, sequence] = ClusteringBound(_clustering(table, row), _STARTS[operation])
+        elif operation in _ENDS:
+            start = starts.get((time, sequence - 1))
+            if start is None:
+                raise DefiniteError("the log has the end of a range without its start", place=f"table {table.name}", hint="report it")
+            partition.merge(
+                Partition(ranges={RangeTombstone(start, ClusteringBound(_clustering(table, row), _ENDS[operation]), moment.timestamp)})
+            )
+        elif operation not in _IMAGES:
+            _apply(table, partition, operation, row, moment)
+    return found
+
+
+def _clustering(table: CqlTable, row: Values) -> Key:
+    return tuple(value for column in table.clustering if (value := row.get(column.name)) is not None)
+
+
+def _apply(table: CqlTable, partition: Partition, operation: Operation, row: Values, moment: WriteContext) -> None:
+    if operation in (Operation.PARTITION_DELETE, Operation.SERVICE_PARTITION_DELETE):
+        partition.merge(Partition(deleted=moment.timestamp))
+        return
+    clustering = _clustering(table, row)
+    if operation in (Operation.ROW_DELETE, Operation.SERVICE_ROW_DELETE):
+        partition.row(clustering).merge(StoredRow(deleted=moment.timestamp))
+        return
+    is_static = operation is Operation.UPDATE and bool(table.clustering) and not clustering
+    held = partition.static if is_static else partition.row(clustering)
+    if operation is Operation.INSERT:
+        held.merge(StoredRow(marker=moment.live(b"")))
+    for column in table.static if is_static else table.regular:
+        _apply_column(held, column, row, moment)
+
+
+def _apply_column(held: StoredRow, column: CqlColumn, row: Values, moment: WriteContext) -> None:
+    value, is_deleted = row.get(column.name), row.get(deleted(column.name)) == b"\x01"
+    if column.type.is_atomic:
+        if value is not None or is_deleted:
+            held.put(column.name, moment.cell(value))
+        return
+    gone = elements(row.get(deleted_elements(column.name)) or b"")
+    added = [(key, part) for key, part in split_value(column.type, value or b"") if part is not None]
+    if not (is_deleted or gone or added):
+        return
+    collection = held.collection(column.name)
+    if is_deleted:
+        collection.clear(moment.timestamp - 1)
+    for key in gone:
+        collection.put(key, Cell(moment.timestamp, None))
+    for key, part in added:
+        collection.put(key, moment.live(part))
+
 
 _UNNAMED: Final = bytes(8)
 """Prefix of placeholder keys for lists whose keys are unknown; no timeuuid begins with it."""
@@ -167,35 +254,23 @@ def _cell(value: bytes, time: bytes, ttl: bytes, now: int) -> Cell:
 
 
 def _elements(column: CqlColumn, value: bytes) -> list[tuple[bytes, bytes | None]]:
-    if column.type.name == "udt":
-        return [(i.to_bytes(2, "big"), part) for i, part in enumerate(parts(value))]
-    items = elements(value)
-    if column.type.name == "map":
-        return list(zip(items[::2], items[1::2], strict=True))
-    if column.type.name == "set":
-        return [(item, b"") for item in items]
+    if column.type.name != "list":
+        return split_value(column.type, value)
     # CQL compares the second half of a timeuuid by signed bytes.
-    return [(_UNNAMED + (i ^ _SIGNS).to_bytes(8, "big"), item) for i, item in enumerate(items)]
+    return [(_UNNAMED + (i ^ _SIGNS).to_bytes(8, "big"), item) for i, item in enumerate(elements(value))]
 
 
 def _lists(table: CqlTable, partition: Partition, clustering: Key | None, now: int) -> dict[ListLocation, Elements]:
     """Return the lists of a row, or of the static columns."""
-    row = partition.static if clustering is None else partition.rows.get(clustering)
+    row, gone = find_row(table, partition, clustering)
     if row is None:
         return {}
-    gone = partition.deleted if clustering is None else ClusteringOrder(table).deleted(partition, clustering)
-    columns = [
-        column
-        for column in (table.static if clustering is None else table.regular)
-        if column.type.name == "list" and not column.type.is_atomic
-    ]
-    found = {(clustering, column.name): seen_elements(column, row, gone, now) for column in columns}
-    return {place: elements for place, elements in found.items() if elements}
+    columns = table.static if clustering is None else table.regular
+    lists = [column for column in columns if column.type.name == "list" and not column.type.is_atomic]
+    return {(clustering, column.name): seen for column in lists if (seen := seen_elements(column, row, gone, now))}
 
 
 def _unknown(table: CqlTable, key: Key, column: str) -> DefiniteError:
-    return DefiniteError(
-        f"the keys of the elements of {column} are not known: the list was written without the capture, or its log rows have expired",
-        place=f"table {table.name}, partition {'.'.join(part.hex() for part in key)}",
-        hint=f"overwrite the list as a whole once ({column} = […]); statements that do not name its elements are fine",
-    )
+    message = f"the keys of the elements of {column} are not known: the list was written without the capture, or its log rows have expired"
+    hint = f"overwrite the list as a whole once ({column} = […]); statements that do not name its elements are fine"
+    return DefiniteError(message, place=f"table {table.name}, partition {'.'.join(part.hex() for part in key)}", hint=hint)

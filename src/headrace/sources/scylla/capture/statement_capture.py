@@ -17,13 +17,11 @@ from headrace.cql.options import CdcOptions
 from headrace.cql.tables import ColumnRole, CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.log_rows import LogRow, LogRowWriter
+from headrace.sources.scylla.capture.log_rows import LogRow, LogRowWriter, PartitionImages
 from headrace.sources.scylla.capture.mutations import ListKeys, MutationWriter, WriteContext, ttl_of, whole_number
-from headrace.sources.scylla.capture.pre_post_images import PartitionImages
 from headrace.sources.scylla.capture.statements import ChangeStatement, StatementBatch, parse
-from headrace.sources.scylla.capture.storage_model import Key, Partition
+from headrace.sources.scylla.capture.storage_model import CapturedTables, Key, ListLocation, Partition
 from headrace.sources.scylla.capture.stream_ids import Generations, even_generation, token_of
-from headrace.sources.scylla.capture.table_state import CapturedTables, ListLocation
 
 Clock = Callable[[], int]
 Given = Sequence[object] | Mapping[str, object]
@@ -32,7 +30,6 @@ StateLoader = Callable[[CqlTable, Key, Iterable[Key | None], Iterable[ListLocati
 
 
 def wall_clock() -> int:
-    """Microseconds since 1970."""
     return time.time_ns() // 1000
 
 
@@ -65,7 +62,6 @@ class Capture:
         keyspace: str = "",
         seed: int | None = None,
         node: int | None = None,
-        knowing: StateLoader | None = None,
     ) -> None:
         self.tables = {table.name: table for table in tables}
         for table in self.tables.values():
@@ -78,7 +74,7 @@ class Capture:
         self._random = Random(seed)
         self._last = 0
         self._keys = ListKeys(clock, self._random.getrandbits(62) | 1 << 63 if node is None else node)
-        self._state_loader = knowing
+        self.state_loader: StateLoader | None = None
         self.default_ttls: dict[TableName, int] = {}
         """`default_time_to_live` of tables, seconds."""
 
@@ -144,7 +140,7 @@ class Capture:
             self._load_state(table, key, [clustering], [(clustering, column)])
             return self.state.list_elements(table, key, clustering, column, now)
 
-        return MutationWriter(table, self._keys, read_list).write(change, given, moment)
+        return MutationWriter(table, self._keys, read_list, given, moment).write(change)
 
     def _rows(self, name: TableName, key: Key, written: Partition, now: int) -> list[LogRow]:
         table, options = self.tables[name], self.options(name)
@@ -158,8 +154,8 @@ class Capture:
         return LogRowWriter(table, options, key, lambda at: self.generations.stream(token, at), self._time, images).rows(written)
 
     def _load_state(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListLocation]) -> None:
-        if self._state_loader is not None:
-            self._state_loader(table, key, rows, lists)
+        if self.state_loader is not None:
+            self.state_loader(table, key, rows, lists)
 
     def _time(self, timestamp: int) -> bytes:
         return timeuuid.make(timestamp, self._random.getrandbits(64)).bytes

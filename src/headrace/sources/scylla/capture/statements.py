@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from typing import Final
 
 from headrace.cql.language.lexer import CqlCursor, CqlTokenKind, shortened
 from headrace.cql.language.terms import NULL, Markers, Parentheses, Term, read_term
@@ -20,8 +21,6 @@ LIST_INDEX = "scylla_timeuuid_list_index"
 
 
 class AssignmentKind(StrEnum):
-    """The operation of an assignment."""
-
     SET = "set"
     ADD = "add"
     PREPEND = "prepend"
@@ -94,13 +93,10 @@ class StatementBatch:
 
     changes: tuple[ChangeStatement, ...]
     timestamp: Term | None = None
-    unlogged: bool = False
-    markers: int = 0
     timeout: Term | None = None
 
     @property
     def timeouts(self) -> tuple[Term, ...]:
-        """All timeouts in the batch."""
         return tuple(term for term in (self.timeout, *(change.using.timeout for change in self.changes)) if term is not None)
 
 
@@ -112,10 +108,10 @@ def parse(text: str, keyspace: str = "") -> StatementBatch:
     if not cursor.skip_word("begin"):
         change = _change(cursor, markers, keyspace)
         cursor.end()
-        return StatementBatch((change,), markers=markers.count)
+        return StatementBatch((change,))
     if cursor.is_word("counter"):
         raise _unsupported(cursor, "counters are not in ScyllaDB's log", "leave them out")
-    unlogged = cursor.skip_word("unlogged")
+    cursor.skip_word("unlogged")
     cursor.word("batch")
     using, _, _ = _using(cursor, markers)
     if using.ttl is not None:
@@ -129,7 +125,7 @@ def parse(text: str, keyspace: str = "") -> StatementBatch:
     cursor.end()
     if using.timestamp is not None and any(change.using.timestamp is not None for change in changes):
         raise _unsupported(cursor, "a timestamp is set on the BATCH and on its statements", "write one of them")
-    return StatementBatch(tuple(changes), using.timestamp, unlogged, markers.count, using.timeout)
+    return StatementBatch(tuple(changes), using.timestamp, using.timeout)
 
 
 def _unsupported(cursor: CqlCursor, why: str, hint: str) -> DefiniteError:
@@ -138,16 +134,11 @@ def _unsupported(cursor: CqlCursor, why: str, hint: str) -> DefiniteError:
 
 def _change(cursor: CqlCursor, markers: Markers, keyspace: str) -> ChangeStatement:
     start, first = cursor.peek.start, markers.count
-    if cursor.skip_word("insert"):
-        found = _insert(cursor, markers, keyspace)
-    elif cursor.skip_word("update"):
-        found = _update(cursor, markers, keyspace)
-    elif cursor.skip_word("delete"):
-        found = _delete(cursor, markers, keyspace)
-    else:
+    read = next((read for verb, read in _READERS.items() if cursor.skip_word(verb)), None)
+    if read is None:
         raise cursor.unexpected("INSERT, UPDATE, DELETE or BEGIN BATCH")
-    if cursor.is_word("if"):
-        raise _unsupported(cursor, "only the server can evaluate a condition (IF)", "write without IF; ScyllaDB logs such writes itself")
+    found = read(cursor, markers, keyspace)
+    _reject_condition(cursor)
     # Replace by spaces, to keep all positions.
     first_away, last_away = found.using.timeout_span
     whole = cursor.text[:first_away] + " " * (last_away - first_away) + cursor.text[last_away:]
@@ -164,13 +155,16 @@ def _change(cursor: CqlCursor, markers: Markers, keyspace: str) -> ChangeStateme
     )
 
 
+def _reject_condition(cursor: CqlCursor) -> None:
+    if cursor.is_word("if"):
+        raise _unsupported(cursor, "only the server can evaluate a condition (IF)", "write without IF; ScyllaDB logs such writes itself")
+
+
 def _table(cursor: CqlCursor, keyspace: str) -> TableName:
-    name = cursor.name()
-    if cursor.skip_sign("."):
-        return TableName(name, cursor.name())
-    if not keyspace:
-        raise _unsupported(cursor, f"{name} is in no keyspace", f"write keyspace.{name}")
-    return TableName(keyspace, name)
+    found = cursor.table_name(keyspace)
+    if not found.database:
+        raise _unsupported(cursor, f"{found.table} is in no keyspace", f"write keyspace.{found.table}")
+    return found
 
 
 def _using(cursor: CqlCursor, markers: Markers) -> tuple[Using, int, str]:
@@ -221,16 +215,14 @@ def _insert(cursor: CqlCursor, markers: Markers, keyspace: str) -> ChangeStateme
     cursor.word("into")
     table = _table(cursor, keyspace)
     if cursor.is_word("json"):
-        raise _unsupported(
-            cursor, "INSERT JSON is not supported: only the server can evaluate it", "write INSERT INTO … (columns) VALUES (…)"
-        )
+        why = "INSERT JSON is not supported: only the server can evaluate it"
+        raise _unsupported(cursor, why, "write INSERT INTO … (columns) VALUES (…)")
     columns = cursor.names()
     cursor.word("values")
     values = read_term(cursor, markers)
     if not isinstance(values, Parentheses) or len(values.items) != len(columns):
         raise _unsupported(cursor, "columns and values differ in number", "give each column one value")
-    if cursor.is_word("if"):
-        raise _unsupported(cursor, "only the server can evaluate a condition (IF)", "write without IF; ScyllaDB logs such writes itself")
+    _reject_condition(cursor)
     before = markers.count
     using = _using(cursor, markers)
     assignments = [Assignment(column, AssignmentKind.SET, value) for column, value in zip(columns, values.items, strict=True)]
@@ -242,9 +234,7 @@ def _update(cursor: CqlCursor, markers: Markers, keyspace: str) -> ChangeStateme
     before = markers.count
     using = _using(cursor, markers)
     cursor.word("set")
-    assignments = [_assignment(cursor, markers)]
-    while cursor.skip_sign(","):
-        assignments.append(_assignment(cursor, markers))
+    assignments = cursor.items(lambda: _assignment(cursor, markers))
     return _made("UPDATE", table, assignments, _where(cursor, markers), using, before)
 
 
@@ -304,11 +294,7 @@ def _element(cursor: CqlCursor, markers: Markers, column: str) -> Assignment:
 
 
 def _delete(cursor: CqlCursor, markers: Markers, keyspace: str) -> ChangeStatement:
-    targets: list[Assignment] = []
-    while not cursor.is_word("from"):
-        targets.append(_target(cursor, markers))
-        if not cursor.skip_sign(","):
-            break
+    targets = [] if cursor.is_word("from") else cursor.items(lambda: _target(cursor, markers))
     cursor.word("from")
     table = _table(cursor, keyspace)
     before = markers.count
@@ -347,3 +333,6 @@ def _relation(cursor: CqlCursor, markers: Markers) -> Relation:
     else:
         raise cursor.unexpected("=, <, >, <=, >= or IN")
     return Relation(columns, operator, read_term(cursor, markers), is_tuple)
+
+
+_READERS: Final = {"insert": _insert, "update": _update, "delete": _delete}

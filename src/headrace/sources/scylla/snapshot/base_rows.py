@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from headrace.cql.blocks import RowBlock
 from headrace.cql.decode.arrow_arrays import Cells, split_collections, to_arrow
+from headrace.cql.language.ddl_printer import table_name
 from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.cql.types import CqlType, quoted
 
@@ -81,8 +82,7 @@ class RowQuery:
         """SELECT … FROM …, without conditions."""
         names = [quoted(column.name) for column in (*self.keys, *self.cells)]
         times = [f"{what}({quoted(column.name)})" for column in self.timed for what in ("WRITETIME", "TTL")]
-        name = self.table.name
-        return f"SELECT {', '.join([*names, *times, self.token, 'toTimestamp(now())'])} FROM {quoted(name.database)}.{quoted(name.table)}"
+        return f"SELECT {', '.join([*names, *times, self.token, 'toTimestamp(now())'])} FROM {table_name(self.table.name)}"
 
     @property
     def by_range(self) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +23,10 @@ from headrace.cql.decode.pages import read_rows
 from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
 from headrace.cql.timeuuid import micros
+from headrace.model.json_record import JsonRecord
 from headrace.model.schema import TableName
 from headrace.retry import current_wait, pause, retrying
-from headrace.sources.base import Json, Split
+from headrace.sources.base import Split
 from headrace.sources.scylla.snapshot.base_rows import RowQuery, WriteTimeColumns
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.snapshot.token_ranges import TokenRange
@@ -34,7 +35,7 @@ _BLOCK_ROWS, _BLOCK_BYTES = 50_000, 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class TokenChunk:
+class TokenChunk(JsonRecord):
     """A range of tokens of a base table, read by one task."""
 
     split_kind: ClassVar[str] = "token_range"
@@ -46,30 +47,13 @@ class TokenChunk:
     since: int = 0
     """The log is complete from this time on (microseconds since 1970); later list elements are read from the log."""
 
-    def to_json(self) -> Json:
-        table = [self.table.database, self.table.table]
-        return {"table": table, "range": self.range.to_json(), "rows": self.rows, "since": self.since}
-
-    @classmethod
-    def from_json(cls, raw: Json) -> TokenChunk:
-        return cls(TableName(*raw["table"]), TokenRange.from_json(raw["range"]), raw["rows"], raw["since"])
-
 
 @dataclass(frozen=True, slots=True)
-class ChunkResult:
-    """The result of a chunk."""
-
+class ChunkResult(JsonRecord):
     read: TokenRange
     """The part of its range that was read."""
     rows: int
     as_of: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"read": self.read.to_json(), "rows": self.rows, "as_of": self.as_of}
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> ChunkResult:
-        return cls(TokenRange.from_json(raw["read"]), raw["rows"], raw["as_of"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +73,9 @@ class TokenRangeReader:
 
 
 def read_chunk(session: CqlSession, query: RowQuery, chunk: TokenChunk, options: ScyllaOptions) -> Generator[RowBlock, None, ChunkResult]:
-    """Yield the rows of a chunk as blocks."""
-    as_of = server_time(session) - options.confidence_us
-    while query.leaves_out and as_of < chunk.since and not current_wait().ending:
+    while (as_of := server_time(session) - options.confidence_us) < chunk.since and query.leaves_out and not current_wait().ending:
         # Else what was written to a list before its table had a log would be in neither.
         pause((chunk.since - as_of) / 1e6)
-        as_of = server_time(session) - options.confidence_us
     gathered: list[pa.RecordBatch] = []
     rows = sent = 0
     for page in read_rows(session, query.by_range, (chunk.range.start, chunk.range.end), options.page_rows):

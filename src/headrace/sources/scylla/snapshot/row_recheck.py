@@ -10,7 +10,7 @@ For other rows the check costs a few operations on whole columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from headrace.cql.log import Operation, deleted, deleted_elements
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.timeuuid import bulk_micros
+from headrace.model.json_record import JsonRecord
 from headrace.sources.scylla.snapshot.base_rows import RowQuery, WriteTimeColumns
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.snapshot.reader import server_time
@@ -42,20 +43,13 @@ _KEYS_AT_ONCE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class LogStartTimes:
+class LogStartTimes(JsonRecord):
     """The snapshot times of all of a table's chunks together, in microseconds since 1970."""
 
     first: int
     """Every write up to this is in every chunk."""
     last: int | None = None
     """No chunk has anything that was written after this; None while chunks are still read."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {"first": self.first, "last": self.last}
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> LogStartTimes:
-        return cls(raw["first"], raw["last"])
 
 
 def keys_to_reread(block: LogBlock, begun: LogStartTimes, telling: WriteTimeColumns) -> pa.RecordBatch | None:
@@ -70,7 +64,6 @@ def keys_to_reread(block: LogBlock, begun: LogStartTimes, telling: WriteTimeColu
 
 
 def needs_reread(block: LogBlock, begun: LogStartTimes, telling: WriteTimeColumns) -> Mask:
-    """Return which log rows need a reread of their base rows."""
     table, rows, times, operations = block.table, block.rows, block.times, block.operations
     found = np.zeros(rows.num_rows, dtype=bool)
     for column in table.cells:
@@ -132,10 +125,19 @@ def _exists(column: Array) -> Mask:
     return np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False))
 
 
+def _with_partitions(table: CqlTable, keys: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the keys of the rows, and once the key of each partition, with null clustering columns."""
+    names = [column.name for column in table.partition_key]
+    rows = keys.filter(pa.array(_exists(keys.column(table.clustering[0].name))))
+    partitions = pa.Table.from_batches([keys]).group_by(names, use_threads=False).aggregate([])
+    for column in table.clustering:
+        partitions = partitions.append_column(column.name, pa.nulls(partitions.num_rows, pa.binary()))
+    [found] = pa.concat_tables([pa.Table.from_batches([rows]), partitions.select(keys.schema.names)]).combine_chunks().to_batches()
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class RowRechecker:
-    """Rereads rows for a task."""
-
     session: CqlSession
     options: ScyllaOptions
 
@@ -147,7 +149,6 @@ class RowRechecker:
             yield from self.read(block.table, telling, keys)
 
     def read(self, table: CqlTable, telling: WriteTimeColumns, keys: pa.RecordBatch) -> Iterator[RowBlock]:
-        """Return the current rows with these keys."""
         alone = np.zeros(keys.num_rows, dtype=bool)
         if table.clustering:
             alone = np.logical_and.reduce([~_exists(keys.column(column.name)) for column in table.clustering])
@@ -155,6 +156,15 @@ class RowRechecker:
             requested = keys.filter(pa.array(alone if statics else ~alone))
             for start in range(0, requested.num_rows, _KEYS_AT_ONCE):
                 yield self._read(RowQuery(table, telling, statics), requested.slice(start, _KEYS_AT_ONCE))
+
+    def read_repairs(self, table: CqlTable, telling: WriteTimeColumns, keys: pa.RecordBatch) -> Iterator[RowBlock]:
+        """Yield the rows with these keys, and the static columns of their partitions, to replace those of the sink.
+
+        Static columns are read by partition: the rows of a partition do not say that all of them are null.
+        """
+        wanted = _with_partitions(table, keys) if table.static else keys
+        for block in self.read(table, telling, wanted):
+            yield replace(block, replaces=True)
 
     def _read(self, query: RowQuery, keys: pa.RecordBatch) -> RowBlock:
         as_of = server_time(self.session) - self.options.confidence_us

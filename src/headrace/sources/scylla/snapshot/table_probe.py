@@ -6,6 +6,7 @@ import functools
 import logging
 from typing import Final
 
+from headrace.cql.language.ddl_printer import table_name
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import quoted
@@ -31,7 +32,7 @@ def probe_write_times(session: CqlSession, table: CqlTable) -> WriteTimeColumns:
 
 def _has_write_time(session: CqlSession, table: TableName, column: CqlColumn) -> bool:
     name = quoted(column.name)
-    query = f"SELECT WRITETIME({name}), TTL({name}) FROM {quoted(table.database)}.{quoted(table.table)}"
+    query = f"SELECT WRITETIME({name}), TTL({name}) FROM {table_name(table)}"
     try:
         prepared = retrying(lambda: session.prepare(query))
     except DefiniteError as error:
@@ -47,11 +48,8 @@ def read_ring(session: CqlSession, table: TableName) -> Ring:
     rows = [*session.execute("SELECT partitioner, tokens FROM system.local"), *session.execute("SELECT tokens FROM system.peers")]
     partitioner = rows[0].partitioner.rpartition(".")[2]
     if partitioner != "Murmur3Partitioner":
-        raise DefiniteError(
-            f"the cluster uses {partitioner}; only Murmur3Partitioner is supported",
-            place=f"table {table}",
-            hint="read only the log: --snapshot none",
-        )
+        hint = "read only the log: --snapshot none"
+        raise DefiniteError(f"the cluster uses {partitioner}; only Murmur3Partitioner is supported", place=f"table {table}", hint=hint)
     tokens = tuple(sorted({int(token) for row in rows for token in row.tokens or ()}))
     size, partitions = _estimate(session, table)
     return Ring(tokens, size, partitions)
@@ -59,10 +57,8 @@ def read_ring(session: CqlSession, table: TableName) -> Ring:
 
 def _estimate(session: CqlSession, table: TableName) -> tuple[int, int]:
     """Estimate bytes and partitions of the table from one node's ranges, extrapolated to the ring."""
-    query = (
-        "SELECT range_start, range_end, mean_partition_size, partitions_count FROM system.size_estimates "
-        "WHERE keyspace_name = %s AND table_name = %s"
-    )
+    columns = "range_start, range_end, mean_partition_size, partitions_count"
+    query = f"SELECT {columns} FROM system.size_estimates WHERE keyspace_name = %s AND table_name = %s"
     try:
         rows = session.execute(query, (table.database, table.table))
     except DefiniteError as error:

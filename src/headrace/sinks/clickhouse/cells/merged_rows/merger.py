@@ -53,7 +53,7 @@ _own = _OwnSession()
 
 
 @contextmanager
-def _session() -> Iterator[dict[str, str]]:
+def own_session() -> Iterator[dict[str, str]]:
     """Provide the settings of the thread's session. A statement that failed may still run in it: then the next one is new."""
     if not _own.id or _own.process != os.getpid():
         _own.id, _own.process = f"headrace-{secrets.token_hex(16)}", os.getpid()
@@ -120,7 +120,7 @@ class RowMerger:
     def expire(self, since: int) -> None:
         """Merge the rows with a cell that has expired since a time (seconds since 1970)."""
         connection = connect(self._scope.target)
-        with translate_errors(self._scope.target, f"merging expired rows into {self._merge.tables.rows}"), _session() as session:
+        with translate_errors(self._scope.target, f"merging expired rows into {self._merge.tables.rows}"), own_session() as session:
             settings = {**merge_settings(connection), **session}
             # The first statement changes which rows are due, so all statements take the same keys.
             due = self._merge.due_sql(since)
@@ -134,7 +134,7 @@ class RowMerger:
         what = f"merging {keys.num_rows} rows into {self._merge.tables.rows}"
         partitions = pc.sum(keys.column(WHOLE)).as_py()
         source = self._merge.touched(rows=partitions < keys.num_rows, partitions=partitions > 0)
-        with translate_errors(self._scope.target, what), _session() as session:
+        with translate_errors(self._scope.target, what), own_session() as session:
             client = connection.client
             client.command(f"CREATE TEMPORARY TABLE {TOUCHED} ({columns})", settings=session)
             client.raw_insert("", None, _body(keys), settings={**connection.supported(INSERT_SETTINGS), **session})

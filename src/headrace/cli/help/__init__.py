@@ -1,1 +1,0 @@
-"""Help, manual pages and shell completion."""

@@ -1,1 +1,0 @@
-"""The output of `headrace config`: JSON schema, reference page and resolved configuration."""

@@ -1,1 +1,0 @@
-"""Clients of a running `headrace run`: discovery and control over HTTP."""

@@ -1,1 +1,0 @@
-"""Rows and events that are not in their tables: `headrace.errors`."""

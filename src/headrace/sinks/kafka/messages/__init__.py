@@ -1,1 +1,0 @@
-"""Kafka messages: options, topics, keys, delivery and errors."""

@@ -1,1 +1,0 @@
-"""Character sets of MySQL and MariaDB."""

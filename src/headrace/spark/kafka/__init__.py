@@ -1,1 +1,0 @@
-"""Topics as a Spark stream, through Spark's Kafka connector."""

@@ -1,1 +1,0 @@
-"""Parsing that all server addresses share: query settings and TLS."""
