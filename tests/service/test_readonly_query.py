@@ -62,3 +62,26 @@ def test_nothing_else_is_done_and_no_file_is_read(sink: str, tmp_path: Path, sql
         run_readonly_query(sink, sql.format(secret=tmp_path / "secret", there=tmp_path / "there.csv"))
     assert "hunter2" not in str(caught.value)
     assert not (tmp_path / "there.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELEC * FROM shop.orders", "Syntax error: failed at position 1 (SELEC): SELEC * FROM shop.orders. Maybe you meant: SELECT"),
+        ("DROP TABLE", "Syntax error: failed at position 11 (end of query)"),
+        ("'", "Syntax error: failed at position 1"),
+        ("SELECT * FROM system.one WHERE (", "Syntax error: failed at position 33 (end of query)"),
+        ("SELECT 'it''s' FROM", "Syntax error: failed at position 20 (end of query)"),
+    ],
+)
+def test_a_syntax_error_is_the_servers_own(sink: str, sql: str, message: str) -> None:
+    with pytest.raises(DefiniteError) as caught:
+        run_readonly_query(sink, sql)
+    assert caught.value.message.startswith(message)
+    assert "Expected one of" not in caught.value.message
+
+
+@pytest.mark.parametrize("sql", ["DROP TABLE shop.orders", "INSERT INTO a VALUES (1)", "KILL QUERY WHERE 1", "SYSTEM FLUSH LOGS"])
+def test_a_valid_statement_that_writes_is_named_so(sink: str, sql: str) -> None:
+    with pytest.raises(DefiniteError, match="only queries that read are allowed here"):
+        run_readonly_query(sink, sql)

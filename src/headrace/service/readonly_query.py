@@ -20,6 +20,8 @@ from headrace.sinks.clickhouse.reader import names_format
 from headrace.sinks.clickhouse.server.bounded_client import json_rows
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
+from headrace.sinks.clickhouse.server.identifiers import quote_text
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 
 MAX_ROWS: Final = 1000
 MAX_SECONDS: Final = 30
@@ -37,6 +39,8 @@ _FORMAT: Final = "JSONCompactEachRowWithNames"
 _BEFORE: Final = r"(?>\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*+"
 _READS: Final = re.compile(_BEFORE + r"(?:SELECT|WITH|FROM|SHOW|DESCRIBE|DESC|EXPLAIN|EXISTS)\b", re.IGNORECASE | re.DOTALL)
 _FILE: Final = re.compile(r"\bfile\b")
+_SYNTAX_ERROR: Final = re.compile(r"Syntax error.*?(?=\.? Expected one of: |: In scope SELECT formatQuery|: while executing|$)", re.DOTALL)
+"""Without the statements that the server knows, and without the statement that parses."""
 _QUOTES: Final = frozenset('`"“”')
 _HINT: Final = "write with a client of your own, such as `headrace sql`"
 
@@ -45,11 +49,14 @@ def run_readonly_query(sink: str, sql: str) -> tuple[list[str], list[list[Any]]]
     """Return column names and the first rows of the result as JSON types; large numbers and decimals as text."""
     if names_format(sql):
         raise DefiniteError("the result is shown as a table, whatever format the query names", place="FORMAT", hint="leave FORMAT … out")
-    _check_read_only(sql, embedded=EMBEDDED_CLICKHOUSE.is_address(sink))
+    if EMBEDDED_CLICKHOUSE.is_address(sink):
+        _check_reads_no_file(sql)
     with open_clickhouse_sink(sink) as named:
         target = named.sink.target
+        if not _READS.match(sql):
+            raise _rejection(target, sql)
         connection = connect(target)
-        with _explain_readonly_error(), translate_errors(target, "running a query"):
+        with _explain_errors(target, sql), translate_errors(target, "running a query"):
             # `readonly` is always sent: a server that does not know it must reject the query.
             settings = {**connection.supported({**_SETTINGS, **read_settings(named.sink, sql)}), **_READ_ONLY}
             raw = connection.client.raw_query(sql, settings=settings, transport_settings={"X-ClickHouse-Format": _FORMAT})
@@ -58,12 +65,10 @@ def run_readonly_query(sink: str, sql: str) -> tuple[list[str], list[list[Any]]]
     return (rows[0], rows[1 : MAX_ROWS + 1]) if rows else ([], [])
 
 
-def _check_read_only(sql: str, *, embedded: bool) -> None:
-    """Raise `DefiniteError` for statements that a read-only server would still run."""
-    if not _READS.match(sql):
-        raise DefiniteError("only queries that read are allowed here", place="the query", hint=_HINT)
+def _check_reads_no_file(sql: str) -> None:
+    """Raise `DefiniteError` for statements with which an embedded server would read a file."""
     # A quoted name may contain escapes.
-    if embedded and (_FILE.search(sql) or ("\\" in sql and not _QUOTES.isdisjoint(sql))):
+    if _FILE.search(sql) or ("\\" in sql and not _QUOTES.isdisjoint(sql)):
         raise DefiniteError(
             "an embedded ClickHouse would read any file of this machine: the name file, and names with escapes, are not allowed here",
             place="the query",
@@ -71,12 +76,32 @@ def _check_read_only(sql: str, *, embedded: bool) -> None:
         )
 
 
+def _rejection(target: ClickHouseTarget, sql: str) -> DefiniteError:
+    """Return the error for a text that does not start like a read: the server's syntax error, if it is no statement at all."""
+    return _find_syntax_error(target, sql) or DefiniteError("only queries that read are allowed here", place="the query", hint=_HINT)
+
+
+def _find_syntax_error(target: ClickHouseTarget, sql: str) -> DefiniteError | None:
+    """Let the server parse a statement without executing it."""
+    connection = connect(target)
+    settings = {**connection.supported({"implicit_select": "0"}), **_READ_ONLY}
+    try:
+        with translate_errors(target, "parsing a query"):
+            connection.client.raw_query(f"SELECT formatQuery({quote_text(sql)})", settings=settings)
+    except DefiniteError as error:
+        if found := _SYNTAX_ERROR.search(error.message):
+            return DefiniteError(found[0], place="the query", hint="correct the statement")
+    return None
+
+
 @contextmanager
-def _explain_readonly_error() -> Iterator[None]:
-    """Replace ClickHouse's READONLY error, whose remedy is about accounts, by one about this API."""
+def _explain_errors(target: ClickHouseTarget, sql: str) -> Iterator[None]:
+    """Replace ClickHouse's READONLY error, whose remedy is about accounts, by one about this API; shorten syntax errors."""
     try:
         yield
     except DefiniteError as error:
-        if "(READONLY)" not in error.message:
-            raise
-        raise DefiniteError("only queries that read are allowed here", place=error.place, hint=_HINT) from error
+        if "(READONLY)" in error.message:
+            raise DefiniteError("only queries that read are allowed here", place=error.place, hint=_HINT) from error
+        if "Syntax error" in error.message and (syntax_error := _find_syntax_error(target, sql)):
+            raise syntax_error from error
+        raise
