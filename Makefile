@@ -103,6 +103,7 @@ lint: setup ## Check style, types, import rules and known flaws of dependencies
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy --strict src
 	MYPYPATH=src:. $(BIN)/mypy --strict --follow-imports=silent bench
+	MYPYPATH=src:. $(BIN)/mypy --explicit-package-bases --follow-imports=silent --implicit-reexport testkit tests
 	$(BIN)/lint-imports
 	@$(BIN)/python scripts/audit_dependencies.py
 

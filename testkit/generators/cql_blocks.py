@@ -85,7 +85,8 @@ def row_block(table: CqlTable, as_of: int, rows: Sequence[Mapping[str, Any]], go
     keys = [c for c in table.columns if c not in cells]
     lost = pa.record_batch([pa.array([_raw(c, row[c.name]) for row in gone], pa.binary()) for c in keys], names=[c.name for c in keys])
     batch = as_read(pa.record_batch(values, names=[c.name for c in table.columns]))
-    return RowBlock(table, batch, *stamps, as_of, again=bool(gone), gone=lost if gone else None)
+    times, expiries = stamps
+    return RowBlock(table, batch, times, expiries, as_of, again=bool(gone), gone=lost if gone else None)
 
 
 def _raw(column: CqlColumn, value: Any) -> bytes | None:

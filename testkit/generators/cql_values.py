@@ -108,7 +108,7 @@ def serialised(kind: CqlType, value: Any) -> bytes:
     if kind.name == "vector":
         theirs = driver_type(kind.args[0])
         raw = type("Raw", (), {"serial_size": theirs.serial_size, "serialize": staticmethod(lambda part, _: part), "typename": ""})
-        made = type("Vector", (cqltypes.VectorType,), {"vector_size": kind.size, "subtype": raw})
+        made: Any = type("Vector", (cqltypes.VectorType,), {"vector_size": kind.size, "subtype": raw})
         return bytes(made.serialize([serialised(kind.args[0], part) for part in value], PROTOCOL))
     return bytes(driver_type(kind).serialize(value, PROTOCOL))
 

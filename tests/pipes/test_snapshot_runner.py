@@ -13,6 +13,7 @@ from headrace.pipes.lifecycle.context import SnapshotInterrupted
 from headrace.pipes.mysql.snapshot_runner import SnapshotRunner
 from headrace.retry import WaitState, use_wait_state
 from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk
+from headrace.sources.mysql.split_reader import ChunkSplit
 
 
 def runner(task: Any = None, **context: Any) -> SnapshotRunner:
@@ -53,10 +54,11 @@ class TestGroups:
         snapshots = runner(asked.append, settings=SimpleNamespace(chunk_rows=1000))
         with mock.patch.object(SnapshotRunner, "_is_exact", lambda _, chunk: chunk.table == exact):
             groups = snapshots._groups(chunks, 2)
+        found = [[split for split in group.splits if isinstance(split, ChunkSplit)] for group in groups]
         # Each job contains the definitions of its tables only.
-        assert asked == [{TableName("d", split.chunk.table) for split in group.splits} for group in groups]
-        assert [split.once for group in groups for split in group.splits] == [chunk.table == exact for chunk in chunks]
-        return [[split.chunk.number for split in group.splits] for group in groups]
+        assert asked == [{TableName("d", split.chunk.table) for split in splits} for splits in found]
+        assert [split.once for splits in found for split in splits] == [chunk.table == exact for chunk in chunks]
+        return [[split.chunk.number for split in splits] for splits in found]
 
     def test_a_few_chunks_stay_apart(self) -> None:
         assert self.groups([Chunk("d", "t", n, "", 1) for n in range(16)]) == [[n] for n in range(16)]

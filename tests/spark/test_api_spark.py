@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 import headrace.spark
 from headrace.demo.private_server import PrivateServer
@@ -173,7 +174,9 @@ def test_every_type_is_exact(book: Logbook, spark: SparkSession, account: Accoun
     found = changes.run()
     assert [as_server_prints(schema.columns, row["after"]) for row in found] == wanted
     assert [(row["_op"], row["before"]) for row in found] == [("insert", None)] * 3
-    types = {field.name: field.dataType.simpleString() for field in changes.frame().schema["after"].dataType.fields}
+    after = changes.frame().schema["after"].dataType
+    assert isinstance(after, StructType)
+    types = {field.name: field.dataType.simpleString() for field in after.fields}
     assert (types["u64"], types["wide"], types["ti"], types["dt"], types["b64"]) == (
         "decimal(20,0)",
         "string",

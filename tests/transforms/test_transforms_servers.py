@@ -72,7 +72,7 @@ SHOWN = """
     SELECT id, land, status, toString(total), note, email, toString(created), toString(worked), toString(kinds), toString(exact),
         toString(day), toString(twice), label, long_work, secret_length FROM {place} {how}
 """
-TABLES = {
+TABLES: dict[str, tuple[str, dict[str, object]]] = {
     "merged": ("PRIMARY KEY (id, region)", {}),
     "sorted": ("PRIMARY KEY (id)", {"sort_key": ("day", "id")}),
     "counted": ("PRIMARY KEY (id)", {"engine": TargetEngine.COLLAPSING}),

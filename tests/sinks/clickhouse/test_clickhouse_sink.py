@@ -392,6 +392,7 @@ def test_the_driver_asks_only_about_tables_that_were_altered(sink: ClickHouseSin
     targets.run_step(Step((f"ALTER TABLE {sink.target.database}.t3 MODIFY SETTING max_parts_to_merge_at_once = 7",)), [schemas[3].name])
     assert targets_of(targets, schemas) == names
     assert asked == [["t3"]]
+    assert isinstance(targets.sink, ClickHouseSink)
     settings = [dict(table.storage.settings) for table in targets.sink.target_tables(schemas[2:5]).values()]
     assert settings[1] == {**settings[0], "max_parts_to_merge_at_once": "7"}
     assert settings[2] == settings[0]

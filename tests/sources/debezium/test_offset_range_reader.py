@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -112,9 +112,10 @@ def test_ranges_are_complete_and_contiguous(broker: PrivateBroker, monkeypatch: 
         assert found == (expected if start <= 9000 < end else {})
     assert len(_all(broker, OffsetRange(topic, 0, 0, 12_000))) == 3
     # Stopping in the middle does not affect the next range.
-    pieces = read_offset_range(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, 12_000))
-    next(pieces)
-    pieces.close()
+    reading = read_offset_range(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, 12_000))
+    assert isinstance(reading, Generator)
+    next(reading)
+    reading.close()
     assert _offsets(_all(broker, OffsetRange(topic, 0, 100, 200))) == list(range(100, 200))
     # A range that begins where the last one ended.
     broker.produce(topic, [{"value": b"new", "partition": 0}])

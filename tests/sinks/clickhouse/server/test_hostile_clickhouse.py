@@ -17,7 +17,7 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.server import bounded_client
-from headrace.sinks.clickhouse.server.bounded_client import arrow_table
+from headrace.sinks.clickhouse.server.bounded_client import BoundedClient, arrow_table
 from headrace.sinks.clickhouse.server.client import connect, disconnect, long_running_connection
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
@@ -147,6 +147,7 @@ def test_a_body_that_comes_a_byte_at_a_time_ends(clickhouse: EmbeddedServer) -> 
         bounded(_MOST_MIB, _MOST_S),
         long_running_connection(target) as connection,
     ):
+        assert isinstance(connection.client, BoundedClient)
         connection.client._backend.timeout = Timeout(connect=2, read=2)
         with pytest.raises(DefiniteError, match="64 KiB/s"), translate_errors(target, "asking"):
             connection.client.raw_query("SELECT 1 AS hostile")

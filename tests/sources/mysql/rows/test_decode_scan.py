@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import closing
 
 import pytest
@@ -78,6 +79,7 @@ def test_a_connection_survives_a_scan_and_not_a_broken_one(book: Logbook) -> Non
             assert sum(batch.num_rows for batch in scan_table(connection, book.address, schema)) == 20_000
             assert query(connection, book.address, "SELECT 41 + 1") == [(42,)]
         batches = scan_table(connection, book.address, schema, block_rows=100)
+        assert isinstance(batches, Generator)
         assert next(batches).num_rows == 100
         batches.close()
         assert not connection.open
