@@ -405,6 +405,24 @@ def test_the_driver_asks_only_about_tables_that_were_altered(sink: ClickHouseSin
     assert [len(one) for one in asked] == [20]
 
 
+def test_a_new_run_reads_the_tables_again(sink: ClickHouseSink) -> None:
+    """A worker outlives the runs of a pipe; a user may alter a table between two of them."""
+    schema, table = schema_of("paused"), f"{sink.target.database}.paused"
+    first = SinkTables(sink)
+    first.write_as("p", "p")
+    for _ in range(5):
+        first.prepare([schema])
+    assert isinstance(first.sink, ClickHouseSink)
+    before = first.sink.target_tables([schema])[schema.name].storage.settings
+    connect(sink.target).client.command(f"ALTER TABLE {table} MODIFY SETTING max_parts_to_merge_at_once = 7")
+    assert first.sink.target_tables([schema])[schema.name].storage.settings == before, "cached during a run"
+    second = SinkTables(sink)
+    second.write_as("p", "p")
+    assert isinstance(second.sink, ClickHouseSink)
+    found = second.sink.target_tables([schema])[schema.name].storage.settings
+    assert dict(found) == {**dict(before), "max_parts_to_merge_at_once": "7"}
+
+
 def test_more_altered_tables_than_tasks_carry_invalidate_all(sink: ClickHouseSink) -> None:
     validity = sink.validity
     for number in range(101):

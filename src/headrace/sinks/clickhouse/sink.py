@@ -100,7 +100,8 @@ class ClickHouseSink(Sink):
         return infer_schemas(self.scope, names)
 
     def for_pipe(self, pipe: str, label: str = "") -> Self:
-        return replace(self, pipe=pipe, label=label)
+        """Return the sink of a new run of a pipe."""
+        return replace(self, pipe=pipe, label=label, validity=CacheValidity.of_new_run())
 
     def with_tables(self, schemas: Iterable[TableSchema]) -> Self:
         return replace(self, expected=PackedMapping({schema.name: schema for schema in schemas}))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
@@ -37,6 +38,15 @@ class CacheValidity:
     """The generation in which all tables may have been altered."""
     altered: tuple[tuple[TableName, int], ...] = ()
     """Tables that were altered since, each with the last such generation."""
+
+    @classmethod
+    def of_new_run(cls) -> Self:
+        """Return the validity of a new run of a pipe: nothing that an earlier run cached is valid.
+
+        Spark's Python workers outlive the runs of a pipe, and between two runs a user may alter or recreate the tables.
+        """
+        now = time.monotonic_ns()
+        return cls(now, now)
 
     def after_change(self, names: Iterable[TableName] | None) -> Self:
         """Return the validity after these tables were altered; None: any of them."""
