@@ -212,6 +212,24 @@ def test_a_section_under_a_right_and_a_wrong_name_is_read_under_the_right_one(ca
             SOURCE + SINK + PIPE.replace("[pipes.shop]", "[[pipes]]"),
             "[pipes] is not one section (at headrace.toml, line 5, pipes)\n  remedy: write [pipes.NAME] above the keys of each",
         ),
+        (
+            SOURCE.replace("[sources.shop]", "[[sources]]") + SINK + PIPE,
+            "[sources] is not one section (at headrace.toml, line 1, sources)\n  remedy: write [sources.NAME] above the keys of each",
+        ),
+        (
+            "sinks = 1\n" + SOURCE + PIPE,
+            "[sinks] is not one section (at headrace.toml, line 1, sinks)\n  remedy: write [sinks.NAME] above the keys of each",
+        ),
+        (
+            SOURCE + SINK + PIPE + 'tables."*".rename = { a = "b" }\n',
+            "settings for some tables need a glob over database.table (at headrace.toml, line 8, pipes.shop.tables.*)\n"
+            '  remedy: write [pipes.shop.tables."DATABASE.*"], with the quotes',
+        ),
+        (
+            SOURCE + PIPE + '[sinks.warehouse]\nclass = "my.sinks:Mine"\npassword_file = 1\n',
+            "password_file must be a text in quotes (at headrace.toml, line 8, sinks.warehouse.password_file)\n"
+            "  remedy: A file with the password, which may end with a newline.",
+        ),
         (SOURCE + SINK, "the file has no pipes (at headrace.toml)\n  remedy: write [pipes.NAME] with source and sink"),
         ("", "the file has no pipes (at headrace.toml)\n  remedy: write [pipes.NAME] with source and sink"),
         (

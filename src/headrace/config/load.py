@@ -235,11 +235,11 @@ class _PipeResolver:
         return wanted
 
     def _find_section(self, pipe: PipeSection, key: str, name: str, kind: str, known: Mapping[str, T]) -> T | None:
-        """Return a section by its name; None if it exists and has errors."""
+        """Return a section by its name; None if it, or the section of all, has errors."""
         if name in known:
             return known[name]
         there = self._document.content.get(kind, {})
-        if isinstance(there, dict) and name in there:
+        if not isinstance(there, dict) or name in there:
             return None
         near = closest_match(name, there)
         hint = f"did you mean {near}?" if near else f"write [{kind}.{name}]" + (f"; there are {', '.join(sorted(there))}" if there else "")

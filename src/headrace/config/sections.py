@@ -72,6 +72,7 @@ from headrace.sinks.producer_address import CLASS as PRODUCER_SCHEME
 from headrace.sinks.registry import sink_connector
 from headrace.transforms.options import TransformOptions
 
+_PASSWORD_FILE: Final = {"password_file": setting_fields(SinkKeys)["password_file"]}
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 
@@ -216,9 +217,10 @@ def _read_producer(document: Document, name: str, raw: Mapping[str, Any], proble
     path = (SINKS, name)
     settled = _resolve_references(document, path, raw, problems)
     settled.pop("url" if url else CLASS, None)
-    file = settled.pop("password_file", "")
-    if file:
-        settled["password"] = document.read_secret_file(file, (*path, "password_file"))
+    if "password_file" in settled:
+        file = parse_keys(document, path, _PASSWORD_FILE, {"password_file": settled.pop("password_file")}, problems)["password_file"]
+        if file:
+            settled["password"] = document.read_secret_file(file, (*path, "password_file"))
     if not url:
         values = parse_keys(document, path, PRODUCER_FIELDS, {CLASS: raw[CLASS]}, problems)
         url = f"{PRODUCER_SCHEME}{values[CLASS]}"
@@ -268,7 +270,7 @@ def _read_tables(
     """Return the settings of tables by their globs; report each wrong key and value. Transforms are settings of a pipe's tables only."""
     found: PlainSettings = {}
     known = {**(setting_fields(TransformOptions) if path[0] == PIPES else {}), **of_sink}
-    for glob, own in _iter_globs(document, path, require_table(document, path, tables), problems):
+    for glob, own in _iter_globs(document, path, require_table(document, path, tables), known, problems):
         for key, value in own.items():
             at = (*path, glob, key)
             if key not in known:
@@ -285,15 +287,17 @@ def _read_tables(
     return found
 
 
-def _iter_globs(document: Document, path: Keys, tables: Mapping[str, Any], problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
+def _iter_globs(
+    document: Document, path: Keys, tables: Mapping[str, Any], known: Mapping[str, Field], problems: Problems
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the settings of each glob over `database.table`; report other names, and yield their settings under a glob."""
     for name, raw in tables.items():
         if "." in name:
             with problems.collect():
                 yield name, require_table(document, (*path, name), raw)
             continue
-        # Without quotes, the dot of a name divides tables.
-        divided = isinstance(raw, dict) and bool(raw) and all(isinstance(one, dict) for one in raw.values())
+        # Without quotes, the dot of a name divides tables. Some settings are tables, too.
+        divided = isinstance(raw, dict) and bool(raw) and all(isinstance(one, dict) and key not in known for key, one in raw.items())
         meant = {f"{name}.{inner}": ((name, inner), raw[inner]) for inner in raw} if divided else {f"*.{name}": ((name,), raw)}
         for glob, (written, own) in meant.items():
             hint = f"write [{dotted_key((*path, glob if divided else f'DATABASE.{name}'))}], with the quotes"
