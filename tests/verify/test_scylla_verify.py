@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.cql.address import parse_cql_url
 from headrace.cql.language.ddl_printer import create_log_table
 from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
@@ -26,6 +27,7 @@ from headrace.sources.scylla.snapshot.table_probe import probe_write_times
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE
 from headrace.transforms.options import Transforms
 from headrace.verify.result import TableResult, Verdict
+from headrace.verify.scylla.command import address_for_repairs
 from headrace.verify.scylla.verifier import pipe_position_of, verify_logged
 from headrace.verify.watermark import PipePosition, Watermark
 from testkit.generators.cql_blocks import write
@@ -202,3 +204,11 @@ def test_the_position_of_a_pipe_is_its_reported_time() -> None:
     progress = Progress("pipe", "scylla://h", str(position), 0, 0, 0, 0, 0, 0, incomplete=("ks.t",))
     assert pipe_position_of(progress) == PipePosition(1_790_000_000_123_000, is_running=False, incomplete=frozenset({"ks.t"}))
     assert pipe_position_of(Progress("pipe", "scylla://h", str(LogPosition()), 0, 0, 0, 0, 0, 0)).position == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "read"), [("one", "local_quorum"), ("local_one", "local_quorum"), ("quorum", "quorum"), ("all", "all")]
+)
+def test_a_repair_reads_with_a_quorum(written: str, read: str) -> None:
+    """It deletes what it does not find: one replica may not have it yet."""
+    assert address_for_repairs(parse_cql_url(f"scylla://db/shop?consistency={written}")).consistency == read

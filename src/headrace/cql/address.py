@@ -19,6 +19,8 @@ PORT: Final = 9042
 PASSWORD_VARIABLES: Final = {"scylla": "HEADRACE_SOURCE_PASSWORD", "cql": "HEADRACE_SINK_PASSWORD"}
 """The environment variable of the password, by the scheme of the address."""
 CONSISTENCIES: Final = ("one", "two", "three", "quorum", "all", "local_one", "local_quorum", "each_quorum")
+STRONG_CONSISTENCIES: Final = frozenset({"quorum", "local_quorum", "each_quorum", "all"})
+"""Levels of reads that find every write of such a level."""
 CONNECT_TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 60.0
 _FORM: Final = "write scylla://user:password@host,host:9042/keyspace"

@@ -9,6 +9,8 @@ missing or damaged, the status shows no comparison, and the next one writes it a
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import logging
 import os
 import time
@@ -23,7 +25,7 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.jsonl import MISSHAPEN
 from headrace.model.json_record import JsonRecord
 from headrace.pipes.state.json_file import read_json, replace_json
-from headrace.pipes.state.pipe_state import PipeState, StateDirectory
+from headrace.pipes.state.pipe_state import PipeState, StateDirectory, TableState
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
 from headrace.sinks.clickhouse.bookkeeping.progress_store import POSITIONS
 from headrace.sinks.clickhouse.server.identifiers import quote_text
@@ -179,12 +181,19 @@ def _generations(directory: StateDirectory, state: PipeState) -> Mapping[str, st
         from headrace.pipes.scylla.pipe_notes import ScyllaPipeNotes
 
         return {str(name): f"{note.id}/{note.snapshot}" for name, note in ScyllaPipeNotes.load(directory).tables.items()}
-    return {str(name): str(table.snapshot) for name, table in state.tables.items() if name not in state.awaiting_resync}
+    return {str(name): _generation(table) for name, table in state.tables.items() if name not in state.awaiting_resync}
+
+
+def _generation(table: TableState) -> str:
+    # A table that a statement created has no number of a snapshot, but the position of that statement.
+    began = json.dumps(table.captured_at, sort_keys=True)
+    return f"{table.snapshot}/{hashlib.sha256(began.encode()).hexdigest()[:16]}"
 
 
 def _writes_to(own: OwnTables, state: PipeState) -> bool:
     """Whether the state's pipe writes to this sink, by the progress that it stores there."""
-    return own.exists(POSITIONS) and bool(own.select(POSITIONS, ["pipe"], f"state = {quote_text(state.id)}"))
+    # A table of release 0.9 has no states until a pipe of a later release has started.
+    return "state" in own.columns(POSITIONS) and bool(own.select(POSITIONS, ["pipe"], f"state = {quote_text(state.id)}"))
 
 
 @contextmanager

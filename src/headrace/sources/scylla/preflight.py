@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.cql.address import STRONG_CONSISTENCIES
 from headrace.cql.errors import server_errors
 from headrace.cql.language.ddl_printer import table_name
 from headrace.cql.schema_reader import describe_all, describe_options
@@ -22,7 +23,6 @@ from headrace.sources.scylla.snapshot.options import ScyllaOptions
 
 _SHORT_S: Final = 4 * 3600
 """Shorter TTLs of a log would lose changes in an outage of one night."""
-_STRONG: Final = frozenset({"quorum", "local_quorum", "each_quorum", "all"})
 
 
 def examine(session: CqlSession, wanted: Selection, options: ScyllaOptions, now_us: Callable[[], int]) -> list[Finding]:
@@ -84,7 +84,7 @@ class _PreflightChecks:
 
     def reading(self) -> Iterator[Finding]:
         address = self.session.address
-        if address.consistency in _STRONG:
+        if address.consistency in STRONG_CONSISTENCIES:
             yield ok("consistency", address.consistency)
         else:
             yield warning(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.cql.address import parse_cql_url
+from headrace.cql.address import STRONG_CONSISTENCIES, CqlAddress, parse_cql_url
 from headrace.cql.session import connect
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
@@ -27,7 +27,8 @@ def verified(arguments: argparse.Namespace, selected: Callable[[str], Selection]
     """Compare tables with their views; `selected` returns the requested tables of a keyspace."""
     _check(arguments)
     address = parse_cql_url(arguments.source)
-    with open_clickhouse_sink(arguments.sink) as named, connect(address) as session:
+    reads_from = address_for_repairs(address) if arguments.repair else address
+    with open_clickhouse_sink(arguments.sink) as named, connect(reads_from) as session:
         own = named.sink.own_tables()
         known = known_pipe(arguments.state) if arguments.state else pipe_in_sink(own, address, arguments.pipe)
         chosen = known.selection if known.selection is not None and not arguments.tables else selected(address.keyspace)
@@ -41,6 +42,11 @@ def verified(arguments: argparse.Namespace, selected: Callable[[str], Selection]
         for result in verify_logged(session, sink, chosen, watermark, choose_view(), repair=repair):
             recorder.record(result)
             yield result
+
+
+def address_for_repairs(address: CqlAddress) -> CqlAddress:
+    """Return the address with a consistency at which a read finds every acknowledged write: a repair deletes what it does not find."""
+    return address if address.consistency in STRONG_CONSISTENCIES else replace(address, consistency="local_quorum")
 
 
 def _scylla(known: KnownPipe) -> ScyllaOptions:
