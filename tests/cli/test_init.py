@@ -19,12 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli import main
+from headrace.cli import init, main
 from headrace.cli.init import DEFAULT_SINK
 from headrace.config.key_catalog import list_sections
 from headrace.config.new_file import OPTIONAL_KEYS, NewPipe, pipe_name
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
 from headrace.settings.dataclass_fields import to_plain
 from testkit.pipelines.embedded_access import url_of
 from testkit.servers.accounts import Account, account_with
@@ -316,6 +317,31 @@ def test_questions(mariadb_server: PrivateServer, account: Account, shop: str, t
     assert content["sources"]["mysql"]["tables"] == [f"{shop}.*"]
     assert content["sinks"]["warehouse"]["url"] == DEFAULT_SINK
     assert not (tmp_path / "warehouse").exists(), "nothing was started"
+
+
+def test_a_password_of_a_refused_answer_is_not_used(mariadb_server: PrivateServer, account: Account, shop: str, tmp_path: Path) -> None:
+    with typist(tmp_path) as person:
+        person.answer("Source: ", f"mysql://{account.user}:{account.password}@127.0.0.1:{mariadb_server.port}/{shop}?tls=nonsense")
+        person.until("tls")
+        person.answer("Source: ", f"mysql://{account.user}@127.0.0.1:{mariadb_server.port}/{shop}")
+        person.answer("nothing means all of the address: ", "")
+        person.answer("Password: ", account.password)
+        person.answer("Sink", "")
+        person.answer("Run it now? [Y/n]: ", "n")
+        assert person.end() == 0
+
+
+def test_two_passwords_of_one_variable_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_KAFKA_PASSWORD", "one")
+    source = init._secrets_of("kafka://user@one:9092/topic")
+    with (
+        pytest.raises(DefiniteError, match="both would be read from HEADRACE_KAFKA_PASSWORD"),
+        init._secrets_in_environment("kafka://user:two@two:9092", source),
+    ):
+        pass
+    assert os.environ["HEADRACE_KAFKA_PASSWORD"] == "one"
+    with init._secrets_in_environment("kafka://user:one@two:9092", source) as address:
+        assert address == "kafka://user@two:9092"
 
 
 def test_a_typed_password_is_not_written(account: Account, shop: str, tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from headrace.argument_secrets import secret_variables, strip_secrets
@@ -83,8 +85,9 @@ def _choose_source(arguments: argparse.Namespace, questions: Questions | None, f
     from headrace.config.new_file import NewPipe, pipe_name, plain_name, selection_key
 
     def parse(answer: str) -> str:
-        address = _relocate(_hide_secrets(answer), file)
-        check_source(address, source_kind(address, "SOURCE"))
+        with _secrets_in_environment(answer) as without:
+            address = _relocate(without, file)
+            check_source(address, source_kind(address, "SOURCE"))
         return address
 
     if arguments.name and plain_name(arguments.name) != arguments.name:
@@ -126,8 +129,9 @@ def _choose_sink(pipe: NewPipe, arguments: argparse.Namespace, questions: Questi
     from headrace.pipes.factory import check_here
 
     def parse(answer: str) -> NewPipe:
-        address = _relocate(_hide_secrets(answer), file)
-        check_sink(address)
+        with _secrets_in_environment(answer, _secrets_of(pipe.source)) as without:
+            address = _relocate(without, file)
+            check_sink(address)
         found = replace(pipe, sink=address)
         check_here(_spec(found, file))
         return found
@@ -219,15 +223,37 @@ def _password_variable(address: str) -> str:
     return variable if variable and os.environ.get(variable) and has_account(address) else ""
 
 
-def _hide_secrets(address: str) -> str:
-    """Move the secrets of an address to the environment, where the file refers to them. References stay as they are."""
+def _secrets_of(address: str) -> Mapping[str, str]:
+    """Return the secrets of an address that are in the environment, by their variables."""
+    return {name: os.environ[name] for name in secret_variables(address) if name in os.environ}
+
+
+@contextmanager
+def _secrets_in_environment(address: str, used: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
+    """Move the secrets of an address to the environment, where the file refers to them; yield the address without them.
+
+    References stay as they are. If the caller rejects the address, its secrets leave the environment. `used`: secrets of another address.
+    """
     from headrace.config.document import references_in
 
-    if references_in(address):
-        return address
-    without, secrets = strip_secrets(address)
+    without, secrets = (address, {}) if references_in(address) else strip_secrets(address)
+    for name, secret in secrets.items():
+        if used.get(name, secret) != secret:
+            raise DefiniteError(
+                f"source and sink have different passwords, and both would be read from {name}",
+                hint="write one of them as ${VARIABLE}, with a variable of your own that is set",
+            )
+    before = {name: os.environ.get(name) for name in secrets}
     os.environ.update(secrets)
-    return without
+    try:
+        yield without
+    except DefiniteError:
+        for name, earlier in before.items():
+            if earlier is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = earlier
+        raise
 
 
 def _relocate(address: str, file: Path) -> str:
