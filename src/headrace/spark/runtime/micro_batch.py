@@ -189,7 +189,8 @@ class SplitStream(SparkBatchStream):
     """
 
     def __init__(self, session: SparkSession, source: Source, checkpoint: Path, run: OnBatch) -> None:
-        planned = checkpoint.parent / "spark" / "splits.json"
+        # A planner that a former run could not end may still write.
+        planned = checkpoint.parent / "spark" / f"splits-{secrets.token_hex(4)}.json"
         planned.parent.mkdir(parents=True, exist_ok=True)
         try:
             session.dataSource.register(make_split_format(source, planned, current_wait().pipe))
