@@ -25,13 +25,14 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.retry import retrying
 from headrace.settings.settings_file import parse_set_flag
+from headrace.sinks.clickhouse.connector import open_clickhouse
 from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables import target_cache
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
 from headrace.sinks.schema_changes import Step
-from testkit.pipelines.embedded_access import target_of
+from testkit.pipelines.embedded_access import target_of, url_of
 
 COLUMNS = (Column("id", Kind.STRING, nullable=False), Column("n", Kind.INT32))
 HOSTILE = [
@@ -405,22 +406,24 @@ def test_the_driver_asks_only_about_tables_that_were_altered(sink: ClickHouseSin
     assert [len(one) for one in asked] == [20]
 
 
-def test_a_new_run_reads_the_tables_again(sink: ClickHouseSink) -> None:
+def test_a_new_run_reads_the_tables_again(target: ClickHouseTarget, clickhouse: EmbeddedServer) -> None:
     """A worker outlives the runs of a pipe; a user may alter a table between two of them."""
-    schema, table = schema_of("paused"), f"{sink.target.database}.paused"
-    first = SinkTables(sink)
-    first.write_as("p", "p")
-    for _ in range(5):
-        first.prepare([schema])
-    assert isinstance(first.sink, ClickHouseSink)
-    before = first.sink.target_tables([schema])[schema.name].storage.settings
-    connect(sink.target).client.command(f"ALTER TABLE {table} MODIFY SETTING max_parts_to_merge_at_once = 7")
-    assert first.sink.target_tables([schema])[schema.name].storage.settings == before, "cached during a run"
-    second = SinkTables(sink)
-    second.write_as("p", "p")
-    assert isinstance(second.sink, ClickHouseSink)
-    found = second.sink.target_tables([schema])[schema.name].storage.settings
-    assert dict(found) == {**dict(before), "max_parts_to_merge_at_once": "7"}
+    schema = schema_of("paused")
+    address = f"{url_of(clickhouse)}/{target.database}"
+
+    def settings(sink: ClickHouseSink) -> dict[str, str]:
+        return dict(sink.target_tables([schema])[schema.name].storage.settings)
+
+    with open_clickhouse(address) as first:
+        tables = SinkTables(first.sink)
+        for _ in range(5):
+            tables.prepare([schema])
+        assert isinstance(tables.sink, ClickHouseSink)
+        before = settings(tables.sink)
+        connect(target).client.command(f"ALTER TABLE {target.database}.paused MODIFY SETTING max_parts_to_merge_at_once = 7")
+        assert settings(tables.sink) == before, "cached during a run"
+    with open_clickhouse(address) as second:
+        assert settings(second.sink) == {**before, "max_parts_to_merge_at_once": "7"}
 
 
 def test_more_altered_tables_than_tasks_carry_invalidate_all(sink: ClickHouseSink) -> None:

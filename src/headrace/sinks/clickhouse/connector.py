@@ -33,11 +33,12 @@ def open_clickhouse(
     `creates`: a missing directory is created, because the caller writes to the sink; otherwise it is an error.
     """
     from headrace.sinks.clickhouse.sink import ClickHouseSink
+    from headrace.sinks.clickhouse.tables.target_cache import CacheValidity
 
     chosen = options or ClickHouseOptions()
     if not address.startswith(EMBEDDED_SCHEME):
         target = parse_target(address)
-        yield NamedSink(ClickHouseSink(target, chosen), str(target))
+        yield NamedSink(ClickHouseSink(target, chosen, validity=CacheValidity.of_new_run()), str(target))
         return
     path = embedded_path(address)
     if not creates:
@@ -47,7 +48,7 @@ def open_clickhouse(
     with EmbeddedServer.connect_or_start(path) as server:
         target = ClickHouseTarget(server.host, server.port, server.user, server.password)
         is_lost = functools.partial(_is_other, path.resolve(), server.port)
-        yield NamedSink(ClickHouseSink(target, chosen), f"{EMBEDDED_SCHEME}{path.resolve()}", is_lost)
+        yield NamedSink(ClickHouseSink(target, chosen, validity=CacheValidity.of_new_run()), f"{EMBEDDED_SCHEME}{path.resolve()}", is_lost)
 
 
 def embedded_path(address: str) -> Path:

@@ -100,8 +100,7 @@ class ClickHouseSink(Sink):
         return infer_schemas(self.scope, names)
 
     def for_pipe(self, pipe: str, label: str = "") -> Self:
-        """Return the sink of a new run of a pipe."""
-        return replace(self, pipe=pipe, label=label, validity=CacheValidity.of_new_run())
+        return replace(self, pipe=pipe, label=label)
 
     def with_tables(self, schemas: Iterable[TableSchema]) -> Self:
         return replace(self, expected=PackedMapping({schema.name: schema for schema in schemas}))

@@ -41,7 +41,7 @@ class CacheValidity:
 
     @classmethod
     def of_new_run(cls) -> Self:
-        """Return the validity of a new run of a pipe: nothing that an earlier run cached is valid.
+        """Return the validity of a new run of a pipe or a comparison: nothing that an earlier run cached is valid.
 
         Spark's Python workers outlive the runs of a pipe, and between two runs a user may alter or recreate the tables.
         """
