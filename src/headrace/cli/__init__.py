@@ -11,14 +11,14 @@ from pathlib import Path
 
 from headrace import __version__, shutdown
 from headrace.argument_secrets import hide_passwords
-from headrace.cli import config, control, init, replicate, run, sinks, tables, tail, tools, verify
+from headrace.cli import alerts, config, control, init, replicate, run, sinks, tables, tail, tools, verify
 from headrace.cli.flags import DIFFERENT, FAILED, OK, UNDECIDED
 from headrace.cli.manual import INTRODUCTION, Parser, attach_pages
 from headrace.errors import HeadraceError, TransientError
 from headrace.service.log_formats import JsonFormatter, TextFormatter, mask_secrets
 from headrace.shortage import shortages_at
 
-_COMMAND_MODULES = (replicate, run, init, control, config, verify, tables, tail, sinks, tools)
+_COMMAND_MODULES = (replicate, run, init, control, config, alerts, verify, tables, tail, sinks, tools)
 """In the order of the subparsers."""
 
 

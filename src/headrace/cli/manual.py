@@ -54,7 +54,7 @@ _PROCESS: Final = ("HEADRACE_TOKEN",)
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "pipes of a file": ("run", "init", "config", "convert", "status", "pause", "resume", "stop", "skip", "dashboard"),
     "one pipe by itself": ("replicate", "resync", "release"),
-    "making sure": ("check", "verify", "ddl", "retry"),
+    "making sure": ("check", "verify", "ddl", "retry", "alerts"),
     "looking": ("tail", "sql", "settings"),
     "trying it out": ("demo", "serve", "connection"),
     "tools": ("scylla", "completion", "help"),
@@ -109,6 +109,14 @@ PAGES: Final[Mapping[str, ManualPage]] = {
     "config schema": ManualPage(
         "For editors that complete and check TOML by a schema.",
         (("headrace config schema > headrace.schema.json", "next to the file; name it there: #:schema ./headrace.schema.json"),),
+    ),
+    "alerts": ManualPage("", (("headrace alerts test", "does every receiver get alerts?"),), see=("docs/operations/alerts.md",)),
+    "alerts test": ManualPage(
+        "Sends one alert to the receiver of each [alerts.NAME] and prints what the receiver answered. It needs no running process, and "
+        "none of the passwords of sources and sinks.",
+        (("headrace alerts test", "all receivers of ./headrace.toml"), ("headrace alerts test oncall --file shop.toml", "one of them")),
+        {2: "an error; or a receiver did not take the alert"},
+        see=("docs/operations/alerts.md",),
     ),
     "convert": ManualPage(
         "Reads files of mypipe (application.conf), Debezium and Altinity's sink connector (properties, YAML, JSON) and prints them as "

@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             token = new_token()
             server = stack.enter_context(serve(supervisor, process.listen, token, hosts=process.hosts))
             stack.enter_context(publish_endpoint(process.state, server.url, token))
+            supervisor.alert_monitor.dashboard = process.address or server.url
             link = f"headrace: dashboard at {server.url} (headrace dashboard prints a link that may also pause, resume and query)"
             print_line(link, file=_message_stream(configuration))
         _print_pipes(configuration)

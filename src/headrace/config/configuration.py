@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from headrace.alerts.rules import AlertRule
 from headrace.pipes.spec import PipeSpec
 
 
@@ -30,6 +31,9 @@ class ProcessSettings:
     """The address of the dashboard, the metrics and the control API; empty: no server."""
     hosts: tuple[str, ...] = ()
     """Host names by which other machines reach the dashboard, such as a proxy's. Required to listen on an address other than loopback."""
+    address: str = ""
+    """The address by which people reach the dashboard, such as a proxy's (`https://headrace.example.com`), for links in alerts; empty:
+    the one that it listens on."""
     master: str = "local[2]"
     """The Spark master: `local[N]`, `spark://host:port`, `yarn`, `k8s://…`."""
     log: LogFormat = LogFormat.TEXT
@@ -60,3 +64,4 @@ class Configuration:
     file: str
     process: ProcessSettings
     pipes: tuple[ConfiguredPipe, ...]
+    alerts: tuple[AlertRule, ...] = ()

@@ -150,8 +150,8 @@ def references_in(text: str) -> tuple[str, ...]:
     return tuple(found[1] for found in _REFERENCE.finditer(text) if found[1] is not None)
 
 
-HEADRACE, SOURCES, SINKS, PIPES = "headrace", "sources", "sinks", "pipes"
-TOP: Final = (HEADRACE, SOURCES, SINKS, PIPES)
+HEADRACE, SOURCES, SINKS, PIPES, ALERTS = "headrace", "sources", "sinks", "pipes", "alerts"
+TOP: Final = (HEADRACE, SOURCES, SINKS, PIPES, ALERTS)
 _TOPIC_WORDS: Final = frozenset({"db", "table", "prefix"})
 """In `topic`, these references are replaced for each table."""
 _JARS: Final = "kafka_jars"

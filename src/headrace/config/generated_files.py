@@ -57,6 +57,7 @@ def build_schema() -> dict[str, Any]:
             "sources": _named(_kinds(by_kind["sources.NAME"], {})),
             "sinks": _named(sinks),
             "pipes": _named(pipes),
+            "alerts": _named(_kinds(by_kind["alerts.NAME"], {})),
         },
     }
 
@@ -147,6 +148,7 @@ SUBJECTS: Final = {
     "sources.NAME": "Where changes come from.",
     "sinks.NAME": "Where they go.",
     "pipes.NAME": "Which sources go to which sink.",
+    "alerts.NAME": "Who is told about what (see [alerts](operations/alerts.md)).",
 }
 
 

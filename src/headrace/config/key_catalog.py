@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from headrace.alerts.rules import MailKeys, RuleKeys, WebhookKeys
 from headrace.config.configuration import ProcessSettings
 from headrace.settings.dataclass_fields import Field, merge_fields, setting_fields
 from headrace.settings.foreign_names import REPLACEMENTS
@@ -138,6 +139,20 @@ _KINDS: Final = {
     SourceKind.TOPICS: ("Debezium's topics", "^kafka://"),
     SourceKind.SCYLLA: ("ScyllaDB", "^scylla://"),
 }
+
+
+class ReceiverKind(StrEnum):
+    """The kind of a receiver of alerts, from its address."""
+
+    WEBHOOK = "a webhook"
+    MAIL = "e-mail"
+
+
+ALERT_FIELDS: Final[Mapping[ReceiverKind, Mapping[str, Field]]] = {
+    ReceiverKind.WEBHOOK: merge_fields(RuleKeys, WebhookKeys),
+    ReceiverKind.MAIL: merge_fields(RuleKeys, MailKeys),
+}
+_RECEIVER_URLS: Final = {ReceiverKind.WEBHOOK: "^https?://", ReceiverKind.MAIL: "^smtps?://"}
 _FILE_SINKS: Final = [one for one in SINK_CONNECTORS if one.section != PRODUCER]
 """A custom producer has keys that only its class knows."""
 _ADDRESS_KEYS: Final = frozenset({"url", "password", "password_file"})
@@ -168,6 +183,10 @@ def sink_title(connector: SinkConnector | None) -> str:
     return f"[sinks.NAME] of {connector.label}" if connector is not None else "[sinks.NAME]"
 
 
+def alert_title(kind: ReceiverKind) -> str:
+    return f"[alerts.NAME] of {kind}"
+
+
 @functools.cache
 def list_sections() -> tuple[Section, ...]:
     """Return all sections, in the order of a file."""
@@ -180,6 +199,7 @@ def list_sections() -> tuple[Section, ...]:
         Section("pipes.NAME", "", PIPE_FIELDS, frozenset({"enabled", "include", "exclude", "shared_target", "patience"})),
         Section('pipes.NAME.tables."GLOB"', "ClickHouse", setting_fields(TableOptions), CHANGEABLE),
         Section('pipes.NAME.tables."GLOB"', "every sink", setting_fields(TransformOptions), frozenset()),
+        *(Section("alerts.NAME", kind, fields, frozenset(fields), _RECEIVER_URLS[kind]) for kind, fields in ALERT_FIELDS.items()),
     )
 
 

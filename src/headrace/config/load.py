@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from headrace.config.alert_sections import read_alerts
 from headrace.config.configuration import Configuration, ConfiguredPipe, ProcessSettings
 from headrace.config.document import PIPES, SINKS, SOURCES, Document, Problems, parse_document
 from headrace.config.importers.connectors import translate_connector
@@ -115,10 +116,11 @@ def resolve_valid(document: Document, only: Sequence[str], problems: Problems) -
     )
     found = _check_each(PIPES, pipes, lambda _, pipe: resolved.pipe(pipe), problems)
     check_target_overlaps(document, found.values(), problems)
+    alerts = read_alerts(document, problems)
     if not problems.errors:
         for path in [(kind, name) for kind, raw in ((SOURCES, raw_sources), (SINKS, raw_sinks)) for name in raw if name not in used[kind]]:
             log.warning("%s: no pipe uses it", document.place(path))
-    return Configuration(document.file, process, tuple(found.values()))
+    return Configuration(document.file, process, tuple(found.values()), alerts)
 
 
 class _PipeResolver:

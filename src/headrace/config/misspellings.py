@@ -20,7 +20,7 @@ URL: Final = "url"
 
 
 def correct_sections(document: Document, problems: Problems) -> Document:
-    """Report top-level names other than the four kinds of sections; return the document with misspelt sections under their right names."""
+    """Report top-level names other than the five kinds of sections; return the document with misspelt sections under their right names."""
     content = {name: raw for name, raw in document.content.items() if name in TOP}
     for name, raw in document.content.items():
         if name in TOP:
@@ -56,7 +56,7 @@ def _headers(kind: str) -> str:
     """Return how to write the header of a section of this kind; of every kind if it is empty."""
     if kind == HEADRACE:
         return f"[{HEADRACE}]"
-    return f"[{kind}.NAME]" if kind else "[headrace], [sources.NAME], [sinks.NAME] or [pipes.NAME]"
+    return f"[{kind}.NAME]" if kind else "[headrace], [sources.NAME], [sinks.NAME], [pipes.NAME] or [alerts.NAME]"
 
 
 def _has_named_sections(name: str, raw: Any) -> bool:

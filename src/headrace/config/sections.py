@@ -73,6 +73,7 @@ from headrace.sinks.registry import sink_connector
 from headrace.transforms.options import TransformOptions
 
 _PASSWORD_FILE: Final = {"password_file": setting_fields(SinkKeys)["password_file"]}
+_WEB_ADDRESS: Final = re.compile(r"https?://[^\s#@]+")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 
@@ -123,6 +124,9 @@ def read_process(document: Document, problems: Problems) -> ProcessSettings:
     settled = _resolve_references(document, path, filter_known(document, path, known, raw, problems, "[headrace]"), problems)
     values = parse_keys(document, path, known, settled, problems)
     values["state"] = document.directory / values["state"]
+    if values["address"] and not _WEB_ADDRESS.fullmatch(values["address"]):
+        hint = 'write address = "https://headrace.example.com", without a token'
+        problems.add("address is no address of a web page", document.place((*path, "address")), hint)
     return ProcessSettings(**values)
 
 

@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from headrace.alerts.rules import redact_receiver
 from headrace.config.addresses import redact, resolve_path
 from headrace.config.configuration import Configuration
-from headrace.config.document import HEADRACE, PIPES, SINKS, SOURCES, Document, is_secret_name, references_in
+from headrace.config.document import ALERTS, HEADRACE, PIPES, SINKS, SOURCES, Document, is_secret_name, references_in
 from headrace.config.key_catalog import CLASS, list_sections
 from headrace.pipes.spec import PipeSpec
 from headrace.settings.dataclass_fields import to_plain
@@ -25,7 +26,7 @@ def render_configuration(document: Document, configuration: Configuration, *, de
     """Render the file as TOML; `configuration` is its resolved form."""
     written = AnnotatedToml()
     written.note((), f"{document.file}, as it is understood")
-    named = {HEADRACE: {""}, **_used(document, configuration)}
+    named = {HEADRACE: {""}, **_used(document, configuration), ALERTS: {rule.name for rule in configuration.alerts}}
     for kind, names in named.items():
         for name in document.content.get(kind, {}) if kind != HEADRACE else names:
             if name in names:
@@ -86,6 +87,8 @@ def _mask(document: Document, path: Keys, value: Any) -> Any:
         return [_mask(document, path, one) for one in value]
     if not isinstance(value, str):
         return value
+    if path[-1] == "url" and path[0] == ALERTS:
+        return redact_receiver(document.resolve(path, value), MASK)
     if path[-1] == "url":
         return redact(resolve_path(document.resolve(path, value), document.directory), MASK)
     if path[-1] != "password_file" and (is_secret_name(path[-1]) or any(map(_is_secret, references_in(value)))):

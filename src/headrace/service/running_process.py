@@ -19,11 +19,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.service.status import MetricSample, PipeStatus, ServiceStatus
+
+if TYPE_CHECKING:
+    from headrace.alerts.status import AlertsStatus
 
 _LOCK: Final = "run.lock"
 
@@ -212,6 +215,11 @@ class HttpControl:
     def query(self, name: str, sql: str) -> tuple[list[str], list[list[Any]]]:
         answer = self._post("/api/query", {"pipe": name, "sql": sql})
         return answer["columns"], answer["rows"]
+
+    def alerts(self) -> AlertsStatus:
+        from headrace.alerts.status import AlertsStatus
+
+        return AlertsStatus.from_json(self._get("/api/alerts"))
 
     def _act(self, name: str, action: str, **document: Any) -> Any:
         return self._post(f"/api/pipes/{_quoted(name)}/{action}", document)

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from headrace.model.json_record import JsonRecord
+
+if TYPE_CHECKING:
+    from headrace.alerts.status import AlertsStatus
 
 
 class PipeStage(StrEnum):
@@ -232,3 +235,6 @@ class Control(Protocol):
 
     def query(self, name: str, sql: str) -> tuple[list[str], list[list[Any]]]:
         """Run a read-only query on the pipe's sink, limited in time and rows; return column names and rows."""
+
+    def alerts(self) -> AlertsStatus:
+        """Return the rules, what was reported and lasts, and the last deliveries."""

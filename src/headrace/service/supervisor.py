@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from headrace import __version__
+from headrace.alerts.status import AlertsStatus
 from headrace.config.configuration import Configuration
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName
@@ -30,6 +31,7 @@ from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import request_resync
 from headrace.retry import WaitState, use_wait_state
 from headrace.runtime.interface import Runtime
+from headrace.service.alert_monitor import AlertMonitor
 from headrace.service.embedded_servers import EmbeddedServers
 from headrace.service.merge_tables import MergeTableProbe
 from headrace.service.pipe_runner import DisplayNames, PipeOpener, PipeRunner
@@ -109,6 +111,7 @@ class Supervisor:
                     spec_here, shown, chosen_runtime, build or self._open_pipe, enabled=pipe.enabled, retry_s=process.retry_seconds
                 )
         self._started = time.time()
+        self.alert_monitor = AlertMonitor(configuration, list(self.runners.values()), self._started)
         self._end_requested = False
         self._ended = threading.Event()
         self._usage, self._usage_due, self._status_requested_at = measure_usage(os.getpid()), 0.0, 0.0
@@ -127,6 +130,7 @@ class Supervisor:
         for runner in self.runners.values():
             runner.start()
         self._sampler.start()
+        self.alert_monitor.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -146,6 +150,8 @@ class Supervisor:
         """Stop all pipes in order, then their shared resources."""
         if self._ended.is_set():
             return
+        # A pipe that has just failed is reported, while the others end.
+        self.alert_monitor.observe()
         for runner in self.runners.values():
             runner.end()
         for waits in list(self._verifying.values()):
@@ -156,6 +162,7 @@ class Supervisor:
         self._ended.set()
         if self._sampler.ident is not None:
             self._sampler.join()
+        self.alert_monitor.close()
         self._probes.close()
         if self._own_spark is not None:
             self._own_spark.close()
@@ -222,6 +229,9 @@ class Supervisor:
             raise DefiniteError("only ClickHouse can be queried", place=f"pipe {name}", hint="look at a topic with headrace tail")
         self._embedded_servers.ensure(spec.sink)
         return run_readonly_query(spec.sink, sql)
+
+    def alerts(self) -> AlertsStatus:
+        return self.alert_monitor.status()
 
     # -- implementation
 

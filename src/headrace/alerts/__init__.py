@@ -1,0 +1,1 @@
+"""Alerts of a running process: rules, detection, delivery."""

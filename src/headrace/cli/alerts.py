@@ -1,0 +1,54 @@
+"""`headrace alerts test`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from headrace.cli.flags import FAILED, OK, Subcommands, add_command
+from headrace.terminal_text import print_line
+
+_FILE = "headrace.toml"
+
+
+def add(subcommands: Subcommands) -> None:
+    text = "try the receivers of alerts of a pipe file"
+    command = subcommands.add_parser("alerts", help=text, description=text[0].upper() + text[1:] + ".")
+    inner = command.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    testing = add_command(inner, test, "test", "send a test alert to every receiver, and report the outcome")
+    testing.add_argument("name", nargs="?", default="", metavar="NAME", help="only to the receiver of [alerts.NAME] (all)")
+    testing.add_argument("-f", "--file", default=_FILE, metavar="FILE", help="the file (%(default)s)")
+
+
+def test(arguments: argparse.Namespace) -> int:
+    """Send one alert to each receiver; the passwords of sources and sinks are not needed."""
+    import time
+
+    from headrace.alerts.alert import Alert, AlertKind, new_id
+    from headrace.alerts.detector import dashboard_link
+    from headrace.alerts.receivers import send
+    from headrace.alerts.rules import find_rules
+    from headrace.config.alert_sections import read_alerts
+    from headrace.config.document import Problems
+    from headrace.config.load import read_document
+    from headrace.config.misspellings import correct_sections
+    from headrace.config.sections import read_process
+    from headrace.errors import HeadraceError
+
+    problems = Problems()
+    document = correct_sections(read_document(Path(arguments.file)), problems)
+    process, rules = read_process(document, problems), read_alerts(document, problems)
+    problems.raise_any(document.file)
+    link = dashboard_link(process.address or (f"http://{process.listen}" if process.listen else ""), "")
+    failures = 0
+    for rule in find_rules(rules, arguments.name):
+        now = time.time()
+        summary = "this is a test: the receiver gets alerts of Headrace"
+        alert = Alert(new_id(), AlertKind.TEST, "", summary, now, now, remedy="nothing is to be done", link=link)
+        try:
+            print_line(f"{rule.name}: sent to {rule.shown}: {send(rule, alert)}, {time.time() - now:.1f} s")
+        except HeadraceError as error:
+            failures += 1
+            print_line(f"{rule.name}: not sent: {error.message} (at {error.place})")
+            print_line(f"    remedy: {error.hint}")
+    return FAILED if failures else OK
