@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headrace.alerts.alert import AlertKind, Delivery, OpenAlert
+from headrace.alerts.status import AlertsStatus, RuleStatus
 from headrace.errors import DefiniteError
 from headrace.service.status import (
     ErrorStatus,
@@ -140,6 +142,24 @@ class FakeControl:
         if not sql.strip().lower().startswith(("select", "show", "with", "describe")):
             raise DefiniteError("only queries that read are allowed here", place=sql.strip()[:80], hint="use clickhouse-client to write")
         return ["id", "item", "big"], [[1, "tea", 2**63], [2, "<script>alert(1)</script>", -1], [3, None, 0]]
+
+    def alerts(self) -> AlertsStatus:
+        failed = f"events: failed: the value of column {HOSTILE} is no date"
+        limits = (60.0, 300.0, 300.0, 5 << 30)
+        kinds = (AlertKind.FAILED, AlertKind.RECOVERED, AlertKind.SCHEMA_CHANGE)
+        return AlertsStatus(
+            (
+                RuleStatus("chat", "slack", "https://hooks.slack.com:443", kinds, ("*",), *limits),
+                RuleStatus(
+                    "oncall", "e-mail", "oncall@example.com by mail:587", kinds[:2], ("shop*",), *limits, queued=2, error="it answers 451"
+                ),
+            ),
+            (OpenAlert("5f0c", AlertKind.FAILED, "events", failed, self._begun - 40),),
+            (
+                Delivery(self._begun - 39, "chat", AlertKind.FAILED, "events", failed, "sent: HTTP 200", 1),
+                Delivery(self._begun - 300, "chat", AlertKind.SCHEMA_CHANGE, "shop", "shop: DROP TABLE tmp", "given up: it answers 404", 3),
+            ),
+        )
 
     def _asked(self, *what: Any) -> None:
         with self._lock:

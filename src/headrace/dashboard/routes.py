@@ -66,6 +66,8 @@ _NOT_READY: Final = {
 def get(control: Control, path: str) -> Response:
     if path == "/api/status":
         return json_response(control.status())
+    if path == "/api/alerts":
+        return json_response(control.alerts())
     match _parts(path):
         case ["pipes", name]:
             known = _check_pipe(control, name)
@@ -89,7 +91,7 @@ def post(control: Control, path: str, body: bytes) -> Response:
         case ["query"]:
             body_json = _document(body)
             return _respond(lambda: _query(control, body_json), HTTPStatus.BAD_REQUEST)
-        case ["status"] | ["stream"] | ["pipes", _] | ["pipes", _, "history"]:
+        case ["status"] | ["alerts"] | ["stream"] | ["pipes", _] | ["pipes", _, "history"]:
             raise _wrong_method("GET", path)
     raise _not_found(path)
 

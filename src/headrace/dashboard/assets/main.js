@@ -1,5 +1,6 @@
 // The page: what is shown where, and how updates get there. The address says which pipe (`#/pipes/NAME`).
 
+import { Alerts } from "./alerts.js";
 import { Detail, announcement } from "./detail.js";
 import { setAttr, setProp, setText } from "./dom.js";
 import * as show from "./format.js";
@@ -14,6 +15,7 @@ import { act } from "./actions.js";
 const by = (id) => document.getElementById(id);
 const samples = new Samples();
 const overview = new Overview();
+const alerts = new Alerts();
 const detail = new Detail();
 const stream = new Stream(onStatus, onLine);
 
@@ -67,6 +69,7 @@ function draw() {
   if (pipe) samples.want(pipe.name, connection);
   overview.update(status, samples, now, name);
   if (pipe) detail.update(pipe, samples.of(pipe.name), now);
+  alerts.update(now);
   drawProcess();
 }
 
