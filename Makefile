@@ -48,14 +48,17 @@ test-all: test-servers ## Run all tests, the slow ones too
 
 .PHONY: test-servers
 test-servers: # Fetches wait for the network while kernels compile.
-	@$(MAKE) --no-print-directory --jobs=3 setup mariadb-plugins debian-servers maven-servers
+	@$(MAKE) --no-print-directory --jobs=3 setup mariadb-plugins prometheus debian-servers maven-servers
 
-.PHONY: test-packages mariadb-plugins debian-servers maven-servers
+.PHONY: test-packages mariadb-plugins prometheus debian-servers maven-servers
 test-packages: | $(SYSTEM)
 	@scripts/install-system-packages $(PYTHON) test
 
 mariadb-plugins: test-packages | $(PACKAGES)
 	@$(BIN)/python -m testkit.servers.mariadb_plugins
+
+prometheus: test-packages | $(PACKAGES)
+	@$(BIN)/python -m testkit.servers.prometheus
 
 debian-servers: | $(PACKAGES)
 	@$(BIN)/python -m testkit.servers.debian_fetch

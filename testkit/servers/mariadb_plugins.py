@@ -29,20 +29,21 @@ def plugin_dir(version: str, installed: Path = Path("/") / PLUGINS) -> Path:
     with hold_lock("mariadb-plugins"):
         if not target.exists():
             with tempfile.TemporaryDirectory(prefix="fetch-plugins-", dir=cache_dir()) as scratch:
-                _unpack_package(Path(scratch)).rename(target)
+                (unpack_package("mariadb-server", Path(scratch)) / PLUGINS).rename(target)
     return target
 
 
-def _unpack_package(work: Path) -> Path:
-    _run(["apt-get", "-o", "APT::Sandbox::User=", "-o", "Acquire::Retries=3", "download", "mariadb-server"], work)
-    [package] = work.glob("mariadb-server_*.deb")
-    _run(["dpkg-deb", "--extract", str(package), "root"], work)
-    return work / "root" / PLUGINS
+def unpack_package(name: str, work: Path) -> Path:
+    """Download a package of the machine's Debian into a folder; return the folder with its files."""
+    _run(name, ["apt-get", "-o", "APT::Sandbox::User=", "-o", "Acquire::Retries=3", "download", name], work)
+    [package] = work.glob(f"{name}_*.deb")
+    _run(name, ["dpkg-deb", "--extract", str(package), "root"], work)
+    return work / "root"
 
 
-def _run(command: list[str], work: Path) -> None:
+def _run(name: str, command: list[str], work: Path) -> None:
     if shutil.which(command[0]) is None:
-        raise DefiniteError(f"MariaDB's plugins need {command[0]} to be unpacked", hint="install the package mariadb-server, or use Debian")
+        raise DefiniteError(f"the package {name} needs {command[0]} to be unpacked", hint=f"install {name}, or use Debian")
     done = subprocess.run(command, cwd=work, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         raise DefiniteError(

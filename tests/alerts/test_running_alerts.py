@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from headrace.service.status import PipeStage
 from testkit.pipelines.pipeline import Run
 from testkit.servers.accounts import create_replica_account
 from testkit.servers.alert_receivers import Webhook, mail_server, webhook
+from testkit.servers.prometheus import PrivatePrometheus
 
+RULES = Path(str(files("headrace.dashboard") / "prometheus-rules.yml"))
 FILE = """
 [headrace]
 state = "state"
@@ -97,7 +100,10 @@ def test_a_pipe_that_lags_differs_fails_and_recovers(mariadb_server: PrivateServ
 
             # A row of the copy is lost.
             assert cli.main(["sql", f"chdb:{tmp_path / 'warehouse'}", f"ALTER TABLE {orders} DELETE WHERE id = 7"]) == cli.OK
-            remote.verify("shop")
+            with PrivatePrometheus(tmp_path / "prometheus", contact.url.removeprefix("http://"), RULES) as prometheus:
+                remote.verify("shop")
+                run.until(lambda: ("HeadraceDifferences", "firing", "shop") in prometheus.alerts(), 120)
+                assert not {name for name, _, _ in prometheus.alerts()} & {"HeadracePipeFailed", "HeadraceDown", "HeadraceDeadLetters"}
             different = received(run, hook, "differences")
             assert different["details"] == [f"{orders}: 1 rows differ"]
 

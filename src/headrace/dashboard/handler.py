@@ -41,9 +41,11 @@ _TYPES: Final = {
     ".ico": "image/x-icon",
     ".woff2": "font/woff2",
     ".txt": "text/plain; charset=utf-8",
+    ".yml": "application/yaml; charset=utf-8",
 }
 FOLDER: Final = "assets"
-GRAFANA: Final = "grafana.json"
+FOR_OTHER_TOOLS: Final = ("grafana.json", "prometheus-rules.yml")
+"""A dashboard for Grafana, and alerts for Prometheus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,10 @@ class Asset:
 
 
 def load_assets() -> Mapping[str, Asset]:
-    """Return all files by URL path: `/app.js`, `/` for the page itself, and the dashboard for Grafana."""
+    """Return all files by URL path: `/app.js`, `/` for the page itself, and the files for other tools."""
     package = files("headrace.dashboard")
     found = {f"/{name}": _asset(name, file.read_bytes()) for name, file in _walk(package / FOLDER, "")}
-    found[f"/{GRAFANA}"] = _asset(GRAFANA, (package / GRAFANA).read_bytes())
+    found |= {f"/{name}": _asset(name, (package / name).read_bytes()) for name in FOR_OTHER_TOOLS}
     return {**found, **({"/": found["/index.html"]} if "/index.html" in found else {})}
 
 
