@@ -247,7 +247,7 @@ def silent(_: socket.socket) -> None:
 
 def dripping(connection: socket.socket) -> None:
     """Answer a byte now and then: each one would begin the timeout of a socket anew."""
-    for _ in range(100):
+    for _ in range(600):
         connection.sendall(b"x")
         time.sleep(0.1)
 
@@ -297,7 +297,7 @@ def test_a_receiver_that_does_not_answer_ends_in_time(act: Act, scheme: str, hos
     began = time.monotonic()
     with pytest.raises(DeliveryError) as caught:
         send(rule(f'url = "{scheme}://127.0.0.1:{port}/"\ntimeout_seconds = 0.6\n{more}'), ALERT)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15
     if act is not garbage:
         assert "it has not answered within 0.6 s" in str(caught.value) or scheme in ("https", "smtps")
 

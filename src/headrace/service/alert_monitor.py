@@ -5,6 +5,7 @@ Invariant: pipes never wait for it. It reads statuses that exist already, and me
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -19,6 +20,7 @@ from headrace.alerts.observation import Comparison, DiskObservation, Health, Obs
 from headrace.alerts.status import AlertsStatus
 from headrace.alerts.store import AlertStore
 from headrace.config.configuration import Configuration
+from headrace.service.log_formats import mask_secrets
 from headrace.service.pipe_runner import PipeRunner
 from headrace.service.status import PipeStage, PipeStatus, TableStatus, VerifyResult
 from headrace.sinks.clickhouse.connector import EMBEDDED_CLICKHOUSE, embedded_path
@@ -107,13 +109,17 @@ def observe_pipe(status: PipeStatus) -> PipeObservation:
         status.group,
         health,
         status.since,
-        error.message if error is not None else status.waiting,
+        error.message if error is not None else mask_secrets(status.waiting),
         error.place if error is not None else "",
         error.remedy if error is not None else "",
         status.lag_s,
-        tuple(SchemaChange(one.at, one.table, one.statement, one.outcome) for one in status.schema_changes),
+        tuple(SchemaChange(one.at, one.table, _masked(one.statement), one.outcome) for one in status.schema_changes),
         tuple(_comparison(table) for table in status.tables),
     )
+
+
+# The same statements are seen each second.
+_masked = functools.lru_cache(1000)(mask_secrets)
 
 
 def _comparison(table: TableStatus) -> Comparison:
