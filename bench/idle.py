@@ -24,6 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.process_groups import cpu_shares, cpu_times, process_kind
 from bench.race import python_environment
 from bench.supervise import descendants, proportional_bytes, tree_cpu_s
 from bench.target import PASSWORD, USER
@@ -39,14 +40,6 @@ from testkit.servers.servers import build
 PIPES, TABLES = 50, 10
 SETTLE_S, MEASURE_S, PROBES = 30.0, 120.0, 10
 START_PATIENCE_S, PROBE_PATIENCE_S, STOP_PATIENCE_S = 900.0, 60.0, 120.0
-KINDS = (
-    ("shells", "/bin/sh"),
-    ("embedded ClickHouse", "headrace.embedded"),
-    ("Java", "org.apache.spark"),
-    ("sources", "streaming_source_runner"),
-    ("workers", "headrace.spark.runtime.worker_daemon"),
-)
-"""What processes are, by a word of their command lines; the one that is none of these is the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +151,16 @@ def _measure(server: PrivateServer, scratch: Path, pipes: int, seconds: float) -
         _await_streaming(process, scratch, pipes)
         start_s = time.perf_counter() - started
         time.sleep(SETTLE_S)
-        before, since, server_before = _cpu(process.pid), time.perf_counter(), tree_cpu_s(server.pid)
+        before, since, server_before = cpu_times(process.pid), time.perf_counter(), tree_cpu_s(server.pid)
         time.sleep(seconds)
         wall_s = time.perf_counter() - since
         server_share = (tree_cpu_s(server.pid) - server_before) / wall_s
-        cpu_by_kind: dict[str, float] = {}
-        for pid, (kind, spent) in _cpu(process.pid).items():
-            # Process by process: Spark ends workers that are idle, and what they spent before is in nobody's account then.
-            cpu_by_kind[kind] = cpu_by_kind.get(kind, 0.0) + (spent - before.get(pid, (kind, spent))[1]) / wall_s
+        cpu_by_kind = cpu_shares(before, cpu_times(process.pid), wall_s)
         memory: dict[str, int] = {}
         tree = (process.pid, *descendants(process.pid))
         for pid in tree:
-            memory[_kind(pid, process.pid)] = memory.get(_kind(pid, process.pid), 0) + proportional_bytes(pid)
+            kind = process_kind(pid, process.pid)
+            memory[kind] = memory.get(kind, 0) + proportional_bytes(pid)
         probes = sorted(_probes(server, scratch / "warehouse", pipes // 2))
     return IdleCost(
         pipes,
@@ -254,25 +245,3 @@ def _probes(server: PrivateServer, warehouse: Path, pipe: int) -> Iterator[float
                 time.sleep(0.01)
             yield time.perf_counter() - since
             time.sleep(1.0)
-
-
-def _cpu(root: int) -> dict[int, tuple[str, float]]:
-    """Kind and CPU seconds so far of each process of a tree."""
-    found = {}
-    for pid in (root, *descendants(root)):
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        found[pid] = (_kind(pid, root), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
-    return found
-
-
-def _kind(pid: int, root: int) -> str:
-    if pid == root:
-        return "driver"
-    try:
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return "gone"
-    return next((kind for kind, word in KINDS if word in line), "other")

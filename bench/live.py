@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +62,7 @@ def measure_live_pipe(flavour: str, *, seconds: float) -> LiveResult:
         scratch = Path(directory) / "pipe"
         scratch.mkdir()
         started = time.perf_counter()
-        with _running_pipe(server, scratch) as pipe:
+        with running_pipe(server, scratch, DATABASE) as pipe:
             ask = _Question(scratch / "clickhouse")
             ask.await_rows(pipe, 1)
             first_row_s = time.perf_counter() - started
@@ -95,12 +95,13 @@ def _insert_probe(server: PrivateServer, number: int) -> None:
 
 
 @contextmanager
-def _running_pipe(server: PrivateServer, scratch: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running_pipe(server: PrivateServer, scratch: Path, database: str, flags: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
+    """Replicate a database into an embedded ClickHouse in `scratch / "clickhouse"`."""
     log = scratch / "replicate.log"
-    command = [sys.executable, "-m", "headrace", "replicate", f"mysql://{USER}@127.0.0.1:{server.port}/{DATABASE}", "chdb:clickhouse"]
+    command = [sys.executable, "-m", "headrace", "replicate", f"mysql://{USER}@127.0.0.1:{server.port}/{database}", "chdb:clickhouse"]
     with log.open("wb") as errors:
         pipe = subprocess.Popen(
-            [*command, "--state", "state"],
+            [*command, "--state", "state", *flags],
             cwd=scratch,
             env={**os.environ, **python_environment(), PASSWORD_VARIABLE: PASSWORD},
             stdin=subprocess.DEVNULL,
@@ -153,8 +154,13 @@ class _Question:
 
     def _connected(self) -> Client:
         if self._client is None:
-            holder = read_serving_process(self._directory)
-            assert holder is not None
-            account = read_account(self._directory)
-            self._client = connect_sink(ClickHouseTarget(holder.host, holder.port, account.user, account.password)).client
+            self._client = connect_embedded(self._directory)
         return self._client
+
+
+def connect_embedded(directory: Path) -> Client:
+    """Connect to the running server of an embedded ClickHouse."""
+    holder = read_serving_process(directory)
+    assert holder is not None
+    account = read_account(directory)
+    return connect_sink(ClickHouseTarget(holder.host, holder.port, account.user, account.password)).client

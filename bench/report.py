@@ -18,6 +18,7 @@ from bench.corpus import Manifest
 from bench.finalcost import FinalCost
 from bench.idle import Idle
 from bench.live import LiveResult
+from bench.lowrate import LowRate
 from bench.machine import Machine
 from bench.race import Result
 from bench.target import Target
@@ -75,6 +76,7 @@ class Report:
     idle: Idle | None = None
     transformed: TransformCost | None = None
     cascaded: CascadeCost | None = None
+    low_rate: LowRate | None = None
 
     def print_to(self, console: Console) -> None:
         machine = self.machine
@@ -91,7 +93,10 @@ class Report:
 
     def verdicts(self) -> list[Verdict]:
         found = judge(self.reference.results if self.reference else {}, self.live)
-        return [*found, *(one for part in (self.topics, self.cells, self.cascaded) if part is not None for one in part.verdicts())]
+        return [
+            *found,
+            *(one for part in (self.topics, self.cells, self.cascaded, self.low_rate) if part is not None for one in part.verdicts()),
+        ]
 
     def save(self, path: Path) -> None:
         """JSON at `path`, plain text beside it."""
@@ -113,6 +118,7 @@ class Report:
             "transforms": asdict(self.transformed) if self.transformed is not None else None,
             "cascades": asdict(self.cascaded) if self.cascaded is not None else None,
             "idle": asdict(self.idle) if self.idle is not None else None,
+            "lowrate": asdict(self.low_rate) if self.low_rate is not None else None,
             "verdicts": [asdict(verdict) for verdict in self.verdicts()],
         }
 
@@ -140,6 +146,8 @@ class Report:
         if self.idle is not None:
             yield self.idle.table()
             yield self.idle.kinds_table()
+        if self.low_rate is not None:
+            yield self.low_rate.table()
 
 
 def _readers_table(title: str, race: Race) -> Table:

@@ -43,20 +43,20 @@ def _speed(results: Mapping[str, Result]) -> Iterator[Verdict]:
 
 def _latency(live: LiveResult | None) -> Iterator[Verdict]:
     if live is not None:
-        yield _below("commit to visible, p50 in s", live.latency.p50_s, LATENCY_P50_S)
-        yield _below("commit to visible, p99 in s", live.latency.p99_s, LATENCY_P99_S)
+        yield below("commit to visible, p50 in s", live.latency.p50_s, LATENCY_P50_S)
+        yield below("commit to visible, p99 in s", live.latency.p99_s, LATENCY_P99_S)
 
 
 def _memory(results: Mapping[str, Result], live: LiveResult | None) -> Iterator[Verdict]:
     peaks = [results[name].usage.peak_bytes for name in ("headrace", "headrace-snapshot") if name in results]
     peaks += [live.memory_bytes] if live is not None else []
     if peaks:
-        yield _below("memory of all processes, largest of the runs, in MB", max(peaks) / 1e6, PEAK_BYTES / 1e6)
+        yield below("memory of all processes, largest of the runs, in MB", max(peaks) / 1e6, PEAK_BYTES / 1e6)
 
 
 def at_least(what: str, seen: float, wanted: float) -> Verdict:
     return Verdict(seen >= wanted, f"{what}: {seen:,.0f}, wanted at least {wanted:,.0f} ({seen / wanted:.2f} of it)")
 
 
-def _below(what: str, seen: float, wanted: float) -> Verdict:
+def below(what: str, seen: float, wanted: float) -> Verdict:
     return Verdict(seen < wanted, f"{what}: {seen:,.3g}, wanted below {wanted:,.3g} ({seen / wanted:.2f} of it)")

@@ -1,0 +1,51 @@
+"""CPU time of the processes of a pipe, by what they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.supervise import descendants
+
+KINDS = (
+    ("shells", "/bin/sh"),
+    ("embedded ClickHouse", "headrace.embedded"),
+    ("Java", "org.apache.spark"),
+    ("sources", "streaming_source_runner"),
+    ("workers", "headrace.spark.runtime.worker_daemon"),
+)
+"""What processes are, by a word of their command lines; the one that is none of these is the driver."""
+
+CpuTimes = Mapping[int, tuple[str, float]]
+"""Kind and CPU seconds so far of each process of a tree."""
+
+
+def cpu_times(root: int) -> CpuTimes:
+    found = {}
+    for pid in (root, *descendants(root)):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        found[pid] = (process_kind(pid, root), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+    return found
+
+
+def cpu_shares(before: CpuTimes, after: CpuTimes, wall_s: float) -> dict[str, float]:
+    """CPU seconds per second, by kind."""
+    shares: dict[str, float] = {}
+    for pid, (kind, spent) in after.items():
+        # Process by process: Spark ends workers that are idle, and what they spent before is in nobody's account then.
+        shares[kind] = shares.get(kind, 0.0) + (spent - before.get(pid, (kind, spent))[1]) / wall_s
+    return shares
+
+
+def process_kind(pid: int, root: int) -> str:
+    if pid == root:
+        return "driver"
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return "gone"
+    return next((kind for kind, word in KINDS if word in line), "other")
