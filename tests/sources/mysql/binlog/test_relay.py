@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.binlog import relay as relay_module
 from headrace.sources.mysql.binlog.relay import Relay
+from headrace.sources.mysql.binlog.replication_client import ReplicationStream
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.oracles.binlogs import Logbook, Place
@@ -159,3 +163,24 @@ def test_a_position_the_server_does_not_have_is_definite(book: Logbook, replica_
         assert relay.failure.hint
     finally:
         relay.stop()
+
+
+def test_steady_small_transactions_arrive_together(book: Logbook, replica_account: Account) -> None:
+    """Each piece costs as much as many transactions."""
+    start = book.place()
+    address = MySQLAddress("127.0.0.1", book.server.port, replica_account.user, replica_account.password)
+    stream = ReplicationStream(address, BinlogPosition(start.file, start.offset))
+    writer = threading.Thread(target=lambda: [book.run(f"INSERT INTO numbers VALUES ({number})") for number in range(100, 400)])
+    begun, pieces, received, end = time.monotonic(), 0, start.offset, 1 << 60
+    with contextlib.closing(stream):
+        writer.start()
+        for piece in stream.pieces():
+            if isinstance(piece, np.ndarray):
+                pieces, received = pieces + 1, received + len(piece)
+            if not writer.is_alive() and end == 1 << 60:
+                end = book.place().offset
+            if received >= end:
+                break
+    writer.join()
+    # 50 a second, and some after more bytes than few.
+    assert pieces <= 60 * (time.monotonic() - begun) + 5

@@ -42,7 +42,7 @@ _ORDERED_SEGMENT_BYTES: Final = 64 << 20
 decision 20).
 """
 _POLL_S: Final = 1.0
-_GATHER_POLL_S: Final = 0.02
+_GATHER_POLL_S: Final = 0.05
 _INERT: Final = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "XA ")
 _NAME: Final = r"`(?:[^`]|``)+`|[\w$]+"
 _CREATE: Final = re.compile(
