@@ -431,3 +431,23 @@ def test_more_altered_tables_than_tasks_carry_invalidate_all(sink: ClickHouseSin
     for number in range(101):
         validity = validity.after_change([TableName("db", f"t{number}")])
     assert (validity.generation, validity.all_altered, validity.altered) == (101, 101, ())
+
+
+def test_the_server_wakes_one_thread_for_few_rows(clickhouse: EmbeddedServer) -> None:
+    sink = ClickHouseSink(target_of(clickhouse, database=f"d_{secrets.token_hex(4)}"))
+    schema = schema_of()
+    sink.prepare([schema])
+    client, database = connect(sink.target).client, sink.target.database
+    # The view stores what the insert's own threads may be.
+    client.command(f"CREATE TABLE {database}.seen (rows UInt64, threads String) ENGINE = MergeTree ORDER BY rows")
+    threads = "toString(getSetting('max_threads'))"
+    client.command(
+        f"CREATE MATERIALIZED VIEW {database}.v TO {database}.seen AS SELECT count() AS rows, {threads} AS threads FROM {database}.t"
+    )
+    writer = sink.writer()
+    writer.write(block_of(schema, *(str(n) for n in range(10))))
+    writer.write(block_of(schema, *(str(n).zfill(100) for n in range(20_000))))
+    seen = dict(sink.reader().query(f"SELECT sum(rows), threads FROM {database}.seen GROUP BY threads")[1])
+    assert seen.pop(10) == "1"
+    assert seen
+    assert "1" not in seen.values()

@@ -92,7 +92,8 @@ class OwnTables:
         columns = ", ".join(map(quote_name, names))
         body = "\n".join([f"INSERT INTO {table.qualified} ({columns}) FORMAT JSONEachRow", *lines])
         with translate_errors(self._target, f"writing {len(lines)} rows to {table.qualified}"):
-            connection.client.raw_insert("", None, body.encode(), settings=connection.supported(INSERT_SETTINGS))
+            settings = {**connection.few_rows_settings, **connection.supported(INSERT_SETTINGS)}
+            connection.client.raw_insert("", None, body.encode(), settings=settings)
 
     def select(self, table: OwnTable, columns: Sequence[str], condition: str = "1", order: str = "") -> list[list[Any]]:
         """Return current rows as JSON values."""

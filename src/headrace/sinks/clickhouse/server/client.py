@@ -58,6 +58,9 @@ TOKEN_SETTINGS = {
     "use_strict_insert_block_limits": "0",
 }
 """Overrides for blocks with a deduplication token."""
+FEW_BYTES = 1 << 20
+FEW_ROWS_SETTINGS = {"max_threads": "1", "max_insert_threads": "1", "input_format_parallel_parsing": "0"}
+"""Additions for an insert of less than `FEW_BYTES`: threads that the server wakes for it cost more than its rows."""
 _LEAST_PARTITIONS = 2_000
 CREATE_SETTINGS = {"enable_time_time64_type": "1", "data_type_default_nullable": "0"}
 
@@ -79,6 +82,12 @@ class Connection:
     def supported(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Return those settings that the server knows; the others belong to other server versions."""
         return {name: value for name, value in settings.items() if name in self.client.server_settings}
+
+    @property
+    def few_rows_settings(self) -> dict[str, str]:
+        """Return `FEW_ROWS_SETTINGS` as far as the server lets the user change them."""
+        supported = self.supported(FEW_ROWS_SETTINGS)
+        return {name: value for name, value in supported.items() if not self.client.server_settings[name].readonly}
 
 
 _connections: dict[tuple[int, ClickHouseTarget], Connection] = {}

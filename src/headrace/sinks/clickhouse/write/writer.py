@@ -39,7 +39,7 @@ from headrace.sinks.clickhouse.bookkeeping.dead_letters import (
     store_dead_letters,
 )
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
-from headrace.sinks.clickhouse.server.client import INSERT_SETTINGS, TOKEN_SETTINGS, Connection, connect
+from headrace.sinks.clickhouse.server.client import FEW_BYTES, INSERT_SETTINGS, TOKEN_SETTINGS, Connection, connect
 from headrace.sinks.clickhouse.server.errors import RejectedByServer, ServerBusy, translate_errors
 from headrace.sinks.clickhouse.server.options import OnRefusedRow
 from headrace.sinks.clickhouse.tables.target_cache import resolve_table
@@ -85,6 +85,7 @@ class ClickHouseWriter:
         self._connection: Connection | None = None
         self._settings: dict[str, str] = {}
         self._token_settings: dict[str, str] = {}
+        self._few_rows_settings: dict[str, str] = {}
         self._routes: dict[TableSchema, _Route] = {}
         self._dedups: dict[TableSchema, DedupChecker] = {}
         self._rejected_count = 0
@@ -192,7 +193,8 @@ class ClickHouseWriter:
 
     def _send(self, connection: Connection, route: _Route, block: ChangeBlock, settings: dict[str, str]) -> None:
         body = route.encoder.encode(block, route.statement)
-        settings = {**settings, **route.settings, **route.target_table.insert_settings}
+        few = self._few_rows_settings if len(body) < FEW_BYTES else {}
+        settings = {**few, **settings, **route.settings, **route.target_table.insert_settings}
         with translate_errors(self._target, f"writing {block.rows} rows to table {block.schema.name}"):
             # Without a table name the driver sends the body as it is, which saves a copy of it.
             connection.client.raw_insert("", None, body, settings=settings)  # type: ignore[arg-type]
@@ -211,6 +213,7 @@ class ClickHouseWriter:
             settings = {**INSERT_SETTINGS, "max_partitions_per_insert_block": str(connection.max_partitions)}
             self._settings = connection.supported(settings)
             self._token_settings = connection.supported({**settings, **TOKEN_SETTINGS})
+            self._few_rows_settings = connection.few_rows_settings
             self._routes.clear()
         route = self._routes.get(schema)
         if route is None:
