@@ -256,6 +256,10 @@ def _configuration(scratch: Path, log4j: Path, memory: str) -> dict[str, str]:
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "1",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # Spark lists the files of all batches that it retains after every batch. A restart needs the last two.
+        "spark.sql.streaming.minBatchesToRetain": "10",
+        # The text of the plan that it makes for every batch.
+        "spark.sql.ui.explainMode": "simple",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.locality.wait": "0",
