@@ -13,7 +13,7 @@ from headrace.config.key_catalog import list_sections
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
 from headrace.settings.dataclass_fields import merge_fields, select_values
-from headrace.settings.pipe_keys import LOG_KEYS, ColumnKeys, TargetKeys, TopicKeys
+from headrace.settings.pipe_keys import LOG_KEYS, ColumnKeys, LatencyKeys, TargetKeys, TopicKeys
 from headrace.sources.mysql.server.connection import MySQLAddress
 
 ADDRESS = MySQLAddress("h", 1, "u", "secret", "shop")
@@ -34,10 +34,11 @@ def test_invalid_sizes_are_rejected(text: str) -> None:
 
 def test_every_setting_of_a_pipe_is_a_flag_and_a_key() -> None:
     keys = {name for section in list_sections() for name in section.fields}
-    settings = merge_fields(ColumnKeys, *LOG_KEYS, TopicKeys, TargetKeys)
+    classes = (ColumnKeys, *LOG_KEYS, LatencyKeys, TopicKeys, TargetKeys)
+    settings = merge_fields(*classes)
     arguments = vars(cli.build_parser().parse_args(["replicate", "mysql://h/db", "chdb:x"]))
     assert keys >= settings.keys()
-    assert select_values(arguments, ColumnKeys, *LOG_KEYS, TopicKeys, TargetKeys) == {name: one.default for name, one in settings.items()}
+    assert select_values(arguments, *classes) == {name: one.default for name, one in settings.items()}
 
 
 def test_globs_mean_tables_of_the_address_s_database() -> None:

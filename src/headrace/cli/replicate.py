@@ -27,7 +27,7 @@ from headrace.cli.flags import (
 )
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.settings.dataclass_fields import merge_fields, select_values
-from headrace.settings.pipe_keys import LOG_KEYS, ColumnKeys, TargetKeys, TopicKeys
+from headrace.settings.pipe_keys import LOG_KEYS, ColumnKeys, LatencyKeys, TargetKeys, TopicKeys
 from headrace.shutdown import is_requested, stop_on_signal
 from headrace.sinks.stdout.options import LineFormat
 
@@ -60,7 +60,7 @@ def add(subcommands: Subcommands) -> None:
     formats = [one.value for one in LineFormat]
     command.add_argument("--format", default="", choices=formats, help="how stdout: prints changes (auto: text on a terminal, else json)")
     add_target_settings(command)
-    add_setting_flags(command, *LOG_KEYS, TargetKeys)
+    add_setting_flags(command, *LOG_KEYS, LatencyKeys, TargetKeys)
     add_spark(command)
     command.add_argument("--spark-log", action="store_true", help="log Spark's warnings, too")
     command.add_argument("--keeper-fd", type=int, default=-1, help=argparse.SUPPRESS)

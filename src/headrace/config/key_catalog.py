@@ -26,6 +26,7 @@ from headrace.settings.pipe_keys import (
     BinlogKeys,
     CascadeKeys,
     ColumnKeys,
+    LatencyKeys,
     RelayKeys,
     SnapshotKeys,
     StartKeys,
@@ -115,9 +116,9 @@ _DEBEZIUM_FIELDS: Final[dict[str, Field]] = {
     **{ours: setting_fields(DebeziumOptions)[theirs] for ours, theirs in TOPIC_TABLES.items()},
 }
 SOURCE_KEYS: Final[Mapping[SourceKind, tuple[type, ...]]] = {
-    SourceKind.MYSQL: (SourceKeys, ColumnKeys, StartKeys, SnapshotKeys, BinlogKeys, CascadeKeys, RelayKeys),
-    SourceKind.FILES: (SourceKeys, ColumnKeys, StartKeys, BinlogKeys),
-    SourceKind.TOPICS: (SourceKeys, ColumnKeys, TopicKeys),
+    SourceKind.MYSQL: (SourceKeys, ColumnKeys, StartKeys, SnapshotKeys, BinlogKeys, LatencyKeys, CascadeKeys, RelayKeys),
+    SourceKind.FILES: (SourceKeys, ColumnKeys, StartKeys, BinlogKeys, LatencyKeys),
+    SourceKind.TOPICS: (SourceKeys, ColumnKeys, TopicKeys, LatencyKeys),
     SourceKind.SCYLLA: (SourceKeys, StartKeys, SnapshotKeys),
 }
 SOURCE_OPTIONS: Final[Mapping[SourceKind, tuple[str, Mapping[str, Field]]]] = {

@@ -71,12 +71,14 @@ class BinlogKeys:
     """A batch ends after this many changes; 0: no limit."""
     flush_seconds: float = _LIMITS.flush_seconds
     """The time to collect a batch after its first change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyKeys:
+    """Keys of sources that are read as changes arrive."""
+
     latency_seconds: float = 0.5
     """Under steady changes, a batch begins this long after the one before it. A change after a pause does not wait; nor does a backlog."""
-
-    @property
-    def limits(self) -> BatchLimits:
-        return BatchLimits(self.flush_bytes, self.flush_rows, self.flush_seconds, self.latency_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from headrace.settings.pipe_keys import (
     BinlogKeys,
     CascadeKeys,
     ColumnKeys,
+    LatencyKeys,
     RelayKeys,
     SnapshotKeys,
     SnapshotMode,
@@ -24,6 +25,7 @@ from headrace.settings.pipe_keys import (
 )
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.settings.settings_file import UserSettings
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.transforms.options import Transforms, read_salts
 
 SALTS = "salts"
@@ -42,7 +44,7 @@ def snapshot_mode_for(start_at: str, mode: SnapshotMode) -> SnapshotMode:
 
 
 @dataclass(frozen=True)
-class PipeSettings(StartKeys, SnapshotKeys, BinlogKeys, CascadeKeys, RelayKeys, TargetKeys):
+class PipeSettings(StartKeys, SnapshotKeys, BinlogKeys, LatencyKeys, CascadeKeys, RelayKeys, TargetKeys):
     """All settings of a pipe except its source and sink."""
 
     selection: Selection
@@ -64,7 +66,7 @@ class PipeSettings(StartKeys, SnapshotKeys, BinlogKeys, CascadeKeys, RelayKeys, 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], chosen: UserSettings, *, selection: Selection, state: Path) -> PipeSettings:
         """Build the settings of a pipe from keys of a pipe file, or from flags of the same names."""
-        columns, own = select_values(values, ColumnKeys), select_values(values, *LOG_KEYS, TargetKeys)
+        columns, own = select_values(values, ColumnKeys), select_values(values, *LOG_KEYS, LatencyKeys, TargetKeys)
         return cls(
             selection,
             state,
@@ -76,6 +78,10 @@ class PipeSettings(StartKeys, SnapshotKeys, BinlogKeys, CascadeKeys, RelayKeys, 
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "transforms", UserSettings(self.choices).transforms)
+
+    @property
+    def limits(self) -> BatchLimits:
+        return BatchLimits(self.flush_bytes, self.flush_rows, self.flush_seconds, self.latency_seconds)
 
     @property
     def pipe_name(self) -> str:

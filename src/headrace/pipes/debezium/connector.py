@@ -57,6 +57,7 @@ def _topic_settings(spec: PipeSpec) -> TopicSettings:
         keys.min_partitions,
         keys.kafka_jars,
         spec.chosen.debezium,
+        spec.settings.latency_seconds,
     )
 
 

@@ -218,7 +218,9 @@ class DebeziumPipe(ChangeBlockPipe):
 
     def _stream(self, session: RuntimeSession, directory: StateDirectory, batches: RecordBatchRunner, ended: Callable[[], bool]) -> None:
         topics = self._topics
-        subscription = Subscription(self._address, topics.pattern, topics.start, topics.max_offsets, topics.min_partitions)
+        subscription = Subscription(
+            self._address, topics.pattern, topics.start, topics.max_offsets, topics.min_partitions, topics.latency_s
+        )
         stream = session.stream_records(subscription, directory.checkpoint, batches.run)
         try:
             with batches.reporter.heartbeats():

@@ -31,6 +31,8 @@ class TopicSettings:
     jars: str = ""
     """The directory of Spark's Kafka connector, if not the default."""
     choices: DebeziumOptions = field(default_factory=DebeziumOptions)
+    latency_s: float = 0.0
+    """How long after a batch the next one begins, under steady records."""
 
     def check(self) -> None:
         if self.min_partitions and self.choices.unavailable is UnavailablePolicy.KEEP:

@@ -64,6 +64,8 @@ class Subscription:
     """The maximum number of records per batch; 0: no limit."""
     min_partitions: int = 0
     """The minimum number of tasks per batch: several tasks then share a partition."""
+    latency_s: float = 0.0
+    """How long after the beginning of a batch that takes all records the next one may begin: fewer and larger batches cost less."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class SparkBatchStream:
     def __init__(self, session: SparkSession, frame: DataFrame, checkpoint: Path, run: Callable[[DataFrame, int], None]) -> None:
         self._run = run
         self._working = threading.RLock()
-        self._stopping = self._cancelled = False
+        self._stop_requested, self._cancelled = threading.Event(), False
         self._checkpoint, self._done = checkpoint, -1
         self._context = session.sparkContext
         self._failure: HeadraceError | None = None
@@ -109,7 +109,7 @@ class SparkBatchStream:
         try:
             ended = bool(self._query.awaitTermination(cast(int, timeout_s if self._failed.is_set() else 0.001)))
         except StreamingQueryException as error:
-            if self._stopping:
+            if self._stop_requested.is_set():
                 return True
             raise self._failure or self._translated(error) from error
         except GONE_ERRORS as error:
@@ -120,7 +120,7 @@ class SparkBatchStream:
 
     def stop(self) -> None:
         """End after the current batch, or cancel that batch if it waits for a server; raise the error of the stream, if any."""
-        self._stopping = True
+        self._stop_requested.set()
         begun = time.monotonic()
         while not self._working.acquire(timeout=0.2):
             if current_wait().current() is not None or time.monotonic() - begun > STOP_TIMEOUT_S:
@@ -169,13 +169,13 @@ class SparkBatchStream:
 
     def _batch(self, frame: DataFrame, batch_id: int) -> None:
         with self._working, finishing():
-            if self._stopping:
+            if self._stop_requested.is_set():
                 raise _StopRequested
             try:
                 self._run(frame, batch_id)
                 self._done = batch_id
             except HeadraceError as error:
-                if self._cancelled or (self._stopping and isinstance(error, TransientError)):
+                if self._cancelled or (self._stop_requested.is_set() and isinstance(error, TransientError)):
                     raise _StopRequested from error
                 self._failure = error
                 self._failed.set()

@@ -8,6 +8,7 @@ three times the CPU per record.)
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -82,11 +83,23 @@ class RecordStream(SparkBatchStream):
     def __init__(self, session: SparkSession, subscription: Subscription, checkpoint: Path, run: OnRecordBatch) -> None:
         self._address = subscription.address
 
+        self._latency_s = subscription.latency_s
+        self._took_all = True
+
         def batch(frame: DataFrame, number: int) -> None:
             ranges = plan_offset_ranges(checkpoint, number, subscription.min_partitions)
+            most = subscription.max_offsets
+            self._took_all = not most or sum(one.end - one.start for one in ranges) < most
             run(functools.partial(_run_ranges, frame.sparkSession), ranges, number)
 
         super().__init__(session, load_kafka_frame(session, subscription), checkpoint, batch)
+
+    def _batch(self, frame: DataFrame, batch_id: int) -> None:
+        begun_s = time.monotonic()
+        super()._batch(frame, batch_id)
+        if self._took_all:
+            # The batch is visible in the sink. Spark plans the next one when this returns; a stop does not wait.
+            self._stop_requested.wait(max(begun_s + self._latency_s - time.monotonic(), 0))
 
     def _translated(self, error: Exception) -> HeadraceError:
         return decode_error(str(error)) or translate_kafka_error(str(error), self._address) or translate_spark_error(error)
