@@ -42,6 +42,7 @@ from headrace.sinks.clickhouse.server.identifiers import quote_name as q
 _NOW: Final = "now:"
 EXPIRES: Final = "expires:"
 _COVERED, _PART_COVERED = "row:covered", "part:covered"
+_FIRSTS, _SECONDS, _TOMBSTONES = "range:firsts", "range:seconds", "range:tombstones"
 FIRST_TIMES: Final = 1262304000000000
 """2010 in microseconds: keys of prepended list elements have times before it, those of all others later times."""
 SETTINGS: Final = "SETTINGS join_use_nulls = 0, join_algorithm = 'parallel_hash,hash', enable_time_time64_type = 1"
@@ -96,11 +97,12 @@ def merged_sql(storage: CellStorage, cells: str, partitions: str, conditions: Ke
     there = [name for name, _ in storage.partition_columns() if not name.startswith(("key:", "sort:", "part:", "all:"))]
     chosen = [f"r.{q(name)} AS {q(name)}" for name in [*keys, *own]]
     chosen += [f"p.{q(name)} AS {q(name)}" for name in there]
-    chosen.append(f"greatest(r.{q(ROW_DELETED)}, p.{q(PART_DELETED)}, {_ranges_sql(f'r.{q(ORDER)}', f'p.{q(RANGES)}')}) AS {q(_COVERED)}")
+    chosen.append(f"greatest(r.{q(ROW_DELETED)}, p.{q(PART_DELETED)}, {_range_tombstone(f'r.{q(ORDER)}')}) AS {q(_COVERED)}")
     chosen.append(f"p.{q(PART_DELETED)} AS {q(_PART_COVERED)}")
     chosen += [*_collection_tombstones(storage.regular, _COVERED, "r."), *_collection_tombstones(storage.static, _PART_COVERED, "p.")]
     using = " AND ".join(f"r.{q(name)} = p.{q(name)}" for name in storage.sort_key(ColumnRole.PARTITION))
-    joined = f"(SELECT * FROM {cells}) AS r LEFT ANY JOIN (SELECT * FROM {partitions}) AS p ON {using}"
+    # Bounds are decoded once per partition, not for each of its rows.
+    joined = f"(SELECT * FROM {cells}) AS r LEFT ANY JOIN (SELECT *, {_bounds_sql()} FROM {partitions}) AS p ON {using}"
     return f"SELECT {', '.join(chosen)} FROM {joined}"
 
 
@@ -117,11 +119,25 @@ def _tombstone_name(cell_column: CellColumn) -> str:
     return f"covered:{cell_column.column.name}"
 
 
-def _ranges_sql(order: str, ranges: str) -> str:
+def range_bounds_sql(key: str) -> tuple[str, str]:
+    """Return the two bounds of a range (`key_order.range_keys`)."""
+    size = f"reinterpretAsUInt32(reverse(substring({key}, 1, 4)))"
+    return f"substring({key}, 5, {size})", f"substring({key}, 5 + {size})"
+
+
+def _bounds_sql() -> str:
+    """Return the bounds and the tombstones of a partition's deleted ranges."""
+    bounds = (f"arrayMap(k -> {bound}, mapKeys({q(RANGES)}))" for bound in range_bounds_sql("k"))
+    return ", ".join(
+        f"{value} AS {q(name)}" for value, name in zip((*bounds, f"mapValues({q(RANGES)})"), (_FIRSTS, _SECONDS, _TOMBSTONES), strict=True)
+    )
+
+
+def _range_tombstone(order: str) -> str:
     """Return the greatest tombstone of the ranges that contain a clustering key: from the first bound, before the second."""
-    size = "reinterpretAsUInt32(reverse(substring(k, 1, 4)))"
-    inside = f"{order} >= substring(k, 5, {size}) AND {order} < substring(k, 5 + {size})"
-    return f"arrayMax(arrayMap((k, t) -> if({inside}, t, ''), mapKeys({ranges}), mapValues({ranges})))"
+    firsts, seconds, tombstones = (f"p.{q(name)}" for name in (_FIRSTS, _SECONDS, _TOMBSTONES))
+    inside = f"if({order} >= f AND {order} < s, t, '')"
+    return f"if(empty({tombstones}), '', arrayMax(arrayMap((f, s, t) -> {inside}, {firsts}, {seconds}, {tombstones})))"
 
 
 def live_rows_sql(storage: CellStorage, merged: str, *, expiries: bool = False) -> str:
@@ -131,7 +147,7 @@ def live_rows_sql(storage: CellStorage, merged: str, *, expiries: bool = False) 
     chosen += [part for cell_column in storage.regular for part in _live_column(cell_column, q(_COVERED))]
     chosen += [part for cell_column in storage.static for part in _live_column(cell_column, q(_PART_COVERED))]
     if expiries:
-        chosen.append(_first_expiry([_expiring(q(MARKER), q("alive:"))], (*storage.regular, *storage.static)))
+        chosen.append(_first_expiry([(q(MARKER), q("alive:"))], (*storage.regular, *storage.static)))
     return f"{_WITH_NOW} SELECT {', '.join(chosen)} FROM ({merged})"
 
 
@@ -160,13 +176,18 @@ def _was_written(cell_column: CellColumn) -> str:
             return f"notEmpty({q(cell_column.cell)})"
 
 
-def _first_expiry(cells: Sequence[str], columns: Iterable[CellColumn]) -> str:
-    """Return the rank and expiry of the live cell that expires first; 255 if none expires."""
-    parts = [*cells, *(part for cell_column in columns for part in _column_expiries(cell_column))]
-    return f"least('\\xff', {', '.join(parts)}) AS {q(EXPIRES)}"
+def _first_expiry(cells: Sequence[tuple[str, str]], columns: Iterable[CellColumn]) -> str:
+    """Return the rank and expiry of the live cell that expires first; 255 if none expires.
+
+    Most rows have no such cell: for these the server evaluates the condition only.
+    """
+    parts = [_expiring(*cell) for cell in cells] + [part for cell_column in columns for part in _column_expiries(cell_column)]
+    conditions, expiries = " OR ".join(condition for condition, _ in parts), ", ".join(expiry for _, expiry in parts)
+    return f"if({conditions}, least('\\xff', {expiries}), '\\xff') AS {q(EXPIRES)}"
 
 
-def _column_expiries(cell_column: CellColumn) -> list[str]:
+def _column_expiries(cell_column: CellColumn) -> list[tuple[str, str]]:
+    """Return whether a column has live cells that expire, and the first expiry; of a user type, of each field."""
     name = cell_column.column.name
     match cell_column.form:
         case CellForm.ATOMIC:
@@ -177,14 +198,17 @@ def _column_expiries(cell_column: CellColumn) -> list[str]:
                 for index, kind in enumerate(cell_column.kind.args)
             ]
         case _:
-            held = q(f"held:{name}")
+            held, cell = q(f"held:{name}"), _cell_of(cell_column)
             cells = held if cell_column.form is CellForm.LIST else f"mapValues({held})"
-            return [f"if(empty({held}), '\\xff', arrayMin(arrayMap(c -> {_expiring(_cell_of(cell_column))}, {cells})))"]
+            first = f"if(empty({held}), '\\xff', arrayMin(arrayMap(c -> {_expiring(cell)[1]}, {cells})))"
+            return [(f"arrayExists(c -> substring({cell}, 9, 1) = '\\x01', {cells})", first)]
 
 
-def _expiring(cell: str, alive: str = "1") -> str:
+def _expiring(cell: str, alive: str = "1") -> tuple[str, str]:
+    """Return whether a live cell expires, and its rank and expiry, or 255."""
     rest = f"substring({cell}, 9, 9)"
-    return f"if({alive} AND {rest} >= '\\x01', {rest}, '\\xff')"
+    condition = f"({alive} AND {rest} >= '\\x01')"
+    return condition, f"if({condition}, {rest}, '\\xff')"
 
 
 def _string_of(stored: str, kind: CqlType) -> str:
@@ -207,7 +231,10 @@ def _live_column(cell_column: CellColumn, covered: str) -> list[str]:
     if cell_column.form is CellForm.LIST:
         return [f"{_list_sql(cell_column, covering)} AS {held}", f"notEmpty({held}) AS {alive}"]
     living = f"mapFilter((k, c) -> {alive_sql(_cell_of(cell_column), covering)}, {q(cell_column.cell)})"
-    return [f"mapSort((k, c) -> {order_sql(cell_column.key_kind, 'k')}, {living}) AS {held}", f"notEmpty({held}) AS {alive}"]
+    order = order_sql(cell_column.key_kind, "k")
+    # A function for each element costs more than the sort.
+    by_order = "" if order == "k" else f"(k, c) -> {order}, "
+    return [f"mapSort({by_order}{living}) AS {held}", f"notEmpty({held}) AS {alive}"]
 
 
 def _cell_of(cell_column: CellColumn) -> str:
@@ -358,16 +385,22 @@ def _value(cell_column: CellColumn) -> str:
             values = [_field_value(cell_column, index, kind) for index, kind in enumerate(cell_column.kind.args)]
             return f"CAST(tuple({', '.join(values)}) AS {value_type(cell_column.kind)})"
         case CellForm.MAP:
-            names, contents = (f"arrayMap((k, c) -> {part}, {_arrays(held)})" for part in (_key(cell_column), _element(cell_column)))
-            return f"CAST(({names}, {contents}) AS {value_type(cell_column.kind)})"
+            contents = f"arrayMap((k, c) -> {_element(cell_column)}, {_arrays(held)})"
+            return f"CAST(({_keys(cell_column, held)}, {contents}) AS {value_type(cell_column.kind)})"
         case CellForm.SET:
-            return f"CAST(arrayMap((k, c) -> {_key(cell_column)}, {_arrays(held)}) AS {value_type(cell_column.kind)})"
+            return f"CAST({_keys(cell_column, held)} AS {value_type(cell_column.kind)})"
         case CellForm.LIST:
             return f"CAST(arrayMap(c -> {_element(cell_column)}, {held}) AS {value_type(cell_column.kind)})"
 
 
 def _arrays(held: str) -> str:
     return f"mapKeys({held}), mapValues({held})"
+
+
+def _keys(cell_column: CellColumn, held: str) -> str:
+    """Return the keys of the live elements, in their type."""
+    key = _key(cell_column)
+    return f"mapKeys({held})" if key == "k" else f"arrayMap((k, c) -> {key}, {_arrays(held)})"
 
 
 def _key(cell_column: CellColumn) -> str:
