@@ -108,6 +108,56 @@ def test_rows_equal_their_cells_after_each_block_of_any_delivery(sink: CellSink,
     assert shown(sink, table)
 
 
+def versions_of(sink: CellSink, table: CqlTable) -> dict[str, int]:
+    """The newest version of each row, by its clustering key."""
+    return dict(
+        connect(sink.sink.target)
+        .client.query(f"SELECT `key:ck`, max(`row:version`) FROM {sink.locations(table).rows} WHERE isNotNull(`key:ck`) GROUP BY ALL")
+        .result_rows
+    )
+
+
+@pytest.mark.parametrize("most_ranges", [8, 1])
+def test_a_deleted_range_merges_the_rows_inside_it(sink: CellSink, monkeypatch: pytest.MonkeyPatch, most_ranges: int) -> None:
+    """Unless the partition has many deleted ranges: then all of its rows are merged."""
+    monkeypatch.setattr(merger, "_MOST_RANGES", most_ranges)
+    table = table_of(MIXED)
+    sink.prepare([table])
+    write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, "ck": ck, "v": 1} for ck in "abcdefg"]))
+    before = versions_of(sink, table)
+    ranges = [({"op": 5, "ck": "b"}, {"op": 7, "ck": "c"}), ({"op": 6, "ck": "c"}, {"op": 8, "ck": "e"})]
+    changes = [{"at": T + 1 + number, "pk": 1, **bound} for number, pair in enumerate(ranges) for bound in pair]
+    write(sink, log_block(table, [*changes, {"op": 2, "at": T, "pk": 1, "ck": "f", "v": 2}]))
+    assert shown(sink, table) == live(sink, table)
+    assert [row[1] for row in shown(sink, table)] == ["a", "e", "f", "g"]
+    after = versions_of(sink, table)
+    merged = {ck for ck in before if after[ck] > before[ck]}
+    assert merged == (set("bcdf") if most_ranges == 8 else set("abcdefg"))
+
+
+def test_a_deleted_range_that_leaves_only_static_columns(sink: CellSink) -> None:
+    table = table_of(MIXED)
+    sink.prepare([table])
+    write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, "ck": ck, "v": 1} for ck in "ab"]))
+    write(sink, log_block(table, [{"op": 1, "at": T, "pk": 1, "s": 5}], NOW))
+    write(sink, log_block(table, [{"op": 5, "at": T + 1, "pk": 1, "ck": "a"}, {"op": 8, "at": T + 1, "pk": 1, "ck": "c"}], NOW))
+    assert shown(sink, table) == live(sink, table)
+    assert [row[:2] for row in shown(sink, table)] == [(1, None)]
+
+
+def test_a_deleted_range_of_a_prefix_in_descending_order(sink: CellSink) -> None:
+    script = "CREATE TABLE t (pk int, a text, b int, v int, PRIMARY KEY (pk, a, b)) WITH CLUSTERING ORDER BY (a DESC, b ASC)"
+    table = table_of(script)
+    sink.prepare([table])
+    rows = [{"op": 2, "at": T, "pk": pk, "a": a, "b": b, "v": 1} for pk in (1, 2) for a in ("x", "xy", "z") for b in (-1, 0, 1)]
+    write(sink, log_block(table, rows))
+    bounds = [{"op": 5, "at": T + 1, "pk": 1, "a": "xy"}, {"op": 7, "at": T + 1, "pk": 1, "a": "xy"}]
+    more = [{"op": 6, "at": T + 2, "pk": 2, "a": "x", "b": -1}, {"op": 7, "at": T + 2, "pk": 2, "a": "x"}]
+    write(sink, log_block(table, [*bounds, *more]))
+    assert shown(sink, table) == live(sink, table)
+    assert len(shown(sink, table)) == 18 - 3 - 2
+
+
 def test_keys_that_clickhouse_compares_in_another_way(sink: CellSink) -> None:
     """Zeros of both signs, and decimals of another scale: two rows each; a partition with static cells alone."""
     table = table_of(INEXACT)
@@ -214,6 +264,16 @@ def test_a_task_with_many_keys_merges_before_its_end(sink: CellSink, monkeypatch
     writer.complete()
     writer.close()
     assert shown(sink, table) == live(sink, table)
+
+
+def test_many_blocks_of_the_same_rows_are_merged_once(sink: CellSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their keys exceed the limit, their distinct keys do not."""
+    monkeypatch.setattr(merger, "_KEY_BYTES", 100)
+    table = table_of(PLAIN)
+    sink.prepare([table])
+    write(sink, *(log_block(table, [{"op": 1, "at": T + number, "pk": 1, "a": number}]) for number in range(20)))
+    assert shown(sink, table) == live(sink, table) == [(1, 19, None)]
+    assert len(rows_in(sink, sink.locations(table).rows)) == 1
 
 
 def test_a_merge_that_failed_is_repeated_with_all_keys(sink: CellSink, monkeypatch: pytest.MonkeyPatch) -> None:

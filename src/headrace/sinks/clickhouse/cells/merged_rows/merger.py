@@ -13,11 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.sinks.clickhouse.cells.batches import CellBatch
-from headrace.sinks.clickhouse.cells.merged_rows.row_merge import MERGE_SETTINGS, TOUCHED, WHOLE, MergeStep, RowMerge
+from headrace.sinks.clickhouse.cells.key_order import Array
+from headrace.sinks.clickhouse.cells.merged_rows.row_merge import MERGE_SETTINGS, RANGE, SCOPE, TOUCHED, KeyScope, MergeStep, RowMerge
+from headrace.sinks.clickhouse.cells.storage import RANGES
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, Connection, connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.identifiers import quote_name
@@ -27,6 +30,8 @@ _SESSION_S: Final = "300"
 _TABLES_AT_ONCE: Final = 100
 _KEY_BYTES: Final = 32 << 20
 """Of the keys of one merge; the embedded server reads a larger body from a file."""
+_MOST_RANGES: Final = 8
+"""Touched ranges of a partition; if there are more, all of its rows are merged. Each is compared with each row of the partition."""
 
 
 def merge_settings(connection: Connection) -> dict[str, str]:
@@ -85,8 +90,11 @@ class RowMerger:
     def touch(self, batches: Iterable[tuple[CellBatch, bool]]) -> None:
         """Add the keys of batches that are stored; a batch of partitions touches all of their rows."""
         self._touched += [self._keys(batch, of_rows=of_rows) for batch, of_rows in batches]
-        if sum(keys.nbytes for keys in self._touched) > _KEY_BYTES:
-            self.merge()
+        if self._key_bytes() > _KEY_BYTES:
+            # Blocks often touch the same rows.
+            self._touched = [self._distinct()]
+            if self._key_bytes() > _KEY_BYTES // 2:
+                self.merge()
 
     def merge(self) -> None:
         """Merge the rows that were touched since the last merge. A merge that fails can be repeated."""
@@ -95,27 +103,52 @@ class RowMerger:
                 self._merge_keys(part)
             self._touched = []
 
+    def _key_bytes(self) -> int:
+        return sum(keys.nbytes for keys in self._touched)
+
     def _keys(self, batch: CellBatch, *, of_rows: bool) -> pa.Table:
-        """Return the distinct keys of a batch, and whether they are of partitions."""
+        """Return the distinct keys of a batch, their scopes and their ranges."""
         columns = self._merge.key(of_rows=of_rows)
-        keys = pa.table([pa.array(batch.columns[name]) for name in columns], names=columns).group_by(columns).aggregate([])
-        empty = pa.repeat(pa.scalar(b"", pa.binary()), keys.num_rows)
+        keys = pa.table([pa.array(batch.columns[name]) for name in columns], names=columns)
         for name in self._merge.key(of_rows=True)[len(columns) :]:
-            keys = keys.append_column(name, empty)
-        return keys.append_column(WHOLE, pa.repeat(pa.scalar(int(not of_rows), pa.uint8()), keys.num_rows))
+            keys = keys.append_column(name, pa.repeat(pa.scalar(b"", pa.binary()), keys.num_rows))
+        ranges = pa.repeat(pa.scalar(b"", pa.binary()), batch.rows) if of_rows else _ranges(batch)
+        other = KeyScope.ROW if of_rows else KeyScope.PARTITION
+        scopes = pc.if_else(
+            pc.equal(ranges, pa.scalar(b"", pa.binary())), pa.scalar(other, pa.uint8()), pa.scalar(KeyScope.RANGE, pa.uint8())
+        )
+        keys = keys.append_column(SCOPE, scopes).append_column(RANGE, ranges)
+        return keys.group_by(keys.column_names).aggregate([])
 
     def _distinct(self) -> pa.Table:
-        """Return each touched key once, and no row of a partition that is merged whole."""
+        """Return each touched key once, and no row or range of a partition that is merged whole."""
         keys = pa.concat_tables(self._touched)
         keys = keys.group_by(keys.column_names).aggregate([])
-        is_whole = pc.equal(keys.column(WHOLE), 1)
-        partitions, rows = keys.filter(is_whole), keys.filter(pc.invert(is_whole))
+        keys = self._without_many_ranges(keys)
+        partitions = _of_scope(keys, KeyScope.PARTITION)
         if not partitions.num_rows:
-            return rows
+            return keys
         columns = self._merge.key(of_rows=False)
+        others = keys.filter(pc.not_equal(keys.column(SCOPE), KeyScope.PARTITION))
         return pa.concat_tables(
-            [partitions, rows.join(partitions.select(columns), columns, join_type="left anti").select(keys.column_names)]
+            [partitions, others.join(partitions.select(columns), columns, join_type="left anti").select(keys.column_names)]
         )
+
+    def _without_many_ranges(self, keys: pa.Table) -> pa.Table:
+        """Return the keys with the partition instead of its ranges if there are many."""
+        columns = self._merge.key(of_rows=False)
+        ranges = _of_scope(keys, KeyScope.RANGE)
+        counts = ranges.group_by(columns).aggregate([([], "count_all")])
+        many = counts.filter(pc.greater(counts.column("count_all"), _MOST_RANGES)).select(columns)
+        if not many.num_rows:
+            return keys
+        whole = ranges.join(many, columns, join_type="left semi").select(keys.column_names)
+        whole = whole.set_column(
+            whole.schema.get_field_index(SCOPE), SCOPE, pa.repeat(pa.scalar(KeyScope.PARTITION, pa.uint8()), whole.num_rows)
+        )
+        whole = whole.set_column(whole.schema.get_field_index(RANGE), RANGE, pa.repeat(pa.scalar(b"", pa.binary()), whole.num_rows))
+        keys = pa.concat_tables([keys, whole])
+        return keys.group_by(keys.column_names).aggregate([])
 
     def expire(self, since: int) -> None:
         """Merge the rows with a cell that has expired since a time (seconds since 1970)."""
@@ -130,10 +163,9 @@ class RowMerger:
 
     def _merge_keys(self, keys: pa.Table) -> None:
         connection = connect(self._scope.target)
-        columns = ", ".join(f"{quote_name(name)} {'UInt8' if name == WHOLE else 'String'}" for name in keys.column_names)
+        columns = ", ".join(f"{quote_name(name)} {'UInt8' if name == SCOPE else 'String'}" for name in keys.column_names)
         what = f"merging {keys.num_rows} rows into {self._merge.tables.rows}"
-        partitions = pc.sum(keys.column(WHOLE)).as_py()
-        source = self._merge.touched(rows=partitions < keys.num_rows, partitions=partitions > 0)
+        source = self._merge.touched(frozenset(map(KeyScope, pc.unique(keys.column(SCOPE)).to_pylist())))
         with translate_errors(self._scope.target, what), own_session() as session:
             client = connection.client
             client.command(f"CREATE TEMPORARY TABLE {TOUCHED} ({columns})", settings=session)
@@ -143,6 +175,21 @@ class RowMerger:
     def _merge_touched(self, connection: Connection, steps: Iterable[MergeStep], session: dict[str, str]) -> None:
         run_steps(connection, steps, session)
         connection.client.command(f"DROP TEMPORARY TABLE {TOUCHED}", settings=session)
+
+
+def _ranges(batch: CellBatch) -> Array:
+    """Return the deleted range of each row of a batch of partitions; empty if it is a static cell or the whole partition that changed."""
+    if RANGES not in batch.columns:
+        return pa.repeat(pa.scalar(b"", pa.binary()), batch.rows)
+    found: Any = batch.columns[RANGES]
+    offsets = found.offsets.to_numpy()
+    # The encoder gives each deletion a row of its own.
+    is_range = np.diff(offsets) == 1
+    return found.keys.take(pa.array(offsets[:-1], mask=~is_range)).fill_null(b"")
+
+
+def _of_scope(keys: pa.Table, scope: KeyScope) -> pa.Table:
+    return keys.filter(pc.equal(keys.column(SCOPE), int(scope)))
 
 
 def _parts(keys: pa.Table) -> Iterator[pa.Table]:

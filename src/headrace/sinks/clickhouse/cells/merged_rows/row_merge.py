@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
 from headrace.cql.tables import ColumnRole, CqlColumn
 from headrace.sinks.clickhouse.cells.merged_rows.row_transforms import RowTransforms
-from headrace.sinks.clickhouse.cells.storage import CellStorage, sort_name
+from headrace.sinks.clickhouse.cells.storage import ORDER, CellStorage, sort_name
 from headrace.sinks.clickhouse.cells.types import is_exact, is_nullable, nullable_type, value_sql, value_type
 from headrace.sinks.clickhouse.cells.view import (
     EXPIRES,
@@ -27,6 +28,7 @@ from headrace.sinks.clickhouse.cells.view import (
     live_partitions_sql,
     live_rows_sql,
     merged_sql,
+    range_bounds_sql,
     row_exists_sql,
     shown_columns,
     static_exists_sql,
@@ -39,8 +41,8 @@ NEVER: Final = (1 << 64) - 1
 NO_TRANSFORMS: Final = RowTransforms()
 TOUCHED: Final = "touched"
 """The temporary table of keys that a statement merges."""
-WHOLE: Final = "whole"
-"""Its column that is 1 for the key of a partition whose rows are all merged; the clustering columns of such a key are empty."""
+SCOPE, RANGE = "scope", "range"
+"""Its columns that tell which rows a key stands for (`KeyScope`), and the range, encoded as in the cells' `part:ranges`."""
 MERGE_SETTINGS: Final = {
     "join_use_nulls": "0",
     "join_algorithm": "parallel_hash,hash",
@@ -83,6 +85,14 @@ class RowTables:
     the columns that it does not know."""
 
 
+class KeyScope(IntEnum):
+    """The rows that a key stands for. The clustering columns of a partition or range are empty."""
+
+    ROW = 0
+    PARTITION = 1
+    RANGE = 2
+
+
 @dataclass(frozen=True, slots=True)
 class KeySource:
     """The keys that a statement merges."""
@@ -91,10 +101,10 @@ class KeySource:
     """SQL of each column of the sort key, by its name."""
     source: str
     """The FROM operand, with conditions."""
-    rows: bool = True
-    """Whether some keys are of rows."""
-    partitions: bool = False
-    """Whether some keys are of partitions, all of whose rows are merged."""
+    scopes: frozenset[KeyScope] = frozenset({KeyScope.ROW})
+    """The scopes of the keys."""
+    in_ranges: str = ""
+    """A SELECT of the keys of the rows in touched ranges."""
 
     def condition(self, names: list[str]) -> str:
         """Return the PREWHERE of rows whose columns are among the keys."""
@@ -102,9 +112,16 @@ class KeySource:
 
     def row_condition(self, key: list[str], partition_key: list[str]) -> str:
         """Return the PREWHERE of the rows that are merged."""
-        if not (self.rows and self.partitions):
-            return self.condition(key if self.rows else partition_key)
-        return f" PREWHERE ({self._among(key, f' WHERE NOT {WHOLE}')} OR {self._among(partition_key, f' WHERE {WHOLE}')})"
+        if self.scopes == {KeyScope.ROW}:
+            return self.condition(key)
+        conditions = []
+        if KeyScope.ROW in self.scopes:
+            conditions.append(self._among(key, f" WHERE {SCOPE} = {KeyScope.ROW}"))
+        if KeyScope.PARTITION in self.scopes:
+            conditions.append(self._among(partition_key, f" WHERE {SCOPE} = {KeyScope.PARTITION}"))
+        if KeyScope.RANGE in self.scopes:
+            conditions.append(f"({', '.join(map(q, key))}) IN ({self.in_ranges})")
+        return f" PREWHERE ({' OR '.join(conditions)})"
 
     def _among(self, names: list[str], where: str = "") -> str:
         wanted, found = ", ".join(map(q, names)), ", ".join(self.columns[name] for name in names)
@@ -165,11 +182,25 @@ class RowMerge:
         found = [self._insert_rows(keys)]
         return [*found, self._insert_static(keys)] if self.storage.static else found
 
-    def touched(self, *, rows: bool, partitions: bool) -> KeySource:
+    def touched(self, scopes: frozenset[KeyScope]) -> KeySource:
         """Return the keys of the temporary table `touched`, which holds the columns of the sort key as they are in a batch: serialised."""
         columns = {sort_name(column): column for column in key_columns(self.storage)}
         decoded = {name: value_sql(column.type, q(name)) if is_exact(column.type) else q(name) for name, column in columns.items()}
-        return KeySource(decoded, TOUCHED, rows, partitions)
+        return KeySource(decoded, TOUCHED, scopes, self._in_ranges(decoded) if KeyScope.RANGE in scopes else "")
+
+    def _in_ranges(self, decoded: Mapping[str, str]) -> str:
+        """Return a SELECT of the keys of rows in the touched ranges. It runs after these ranges are visible: a row that it misses has no
+        visible cell yet, so the merge of its first cell will see the range."""
+        key = self._partition_key
+        ranges = f"FROM {TOUCHED} WHERE {SCOPE} = {KeyScope.RANGE}"
+        partitions = f"({', '.join(map(q, key))}) IN (SELECT {', '.join(decoded[name] for name in key)} {ranges})"
+        stored = f"SELECT {', '.join(map(q, [*self._key, ORDER]))} FROM {self.tables.cells} PREWHERE {partitions}"
+        first, second = range_bounds_sql(RANGE)
+        bounds = ", ".join([*(f"{decoded[name]} AS {q(f'of:{name}')}" for name in key), f"{first} AS first", f"{second} AS second"])
+        same = " AND ".join(f"r.{q(name)} = b.{q(f'of:{name}')}" for name in key)
+        inside = f"r.{q(ORDER)} >= b.first AND r.{q(ORDER)} < b.second"
+        names = ", ".join(f"r.{q(name)}" for name in self._key)
+        return f"SELECT {names} FROM ({stored}) AS r INNER JOIN (SELECT {bounds} {ranges}) AS b ON {same} WHERE {inside}"
 
     def typed(self) -> KeySource:
         """Return the keys of the temporary table `touched`, which holds the columns of the sort key in their types."""
