@@ -57,8 +57,13 @@ class Pages:
         names = [column.name for column in self._log.columns]
         described = [("shop", "orders", column.name, driver_type(column.type)) for column in self._log.columns]
         pages = []
-        for first in range(0, len(rows), PAGE_ROWS):
-            some = rows[first : first + PAGE_ROWS]
+        start = self._sized(OPERATION, Operation.RANGE_START_INCLUSIVE)
+        first = 0
+        while first < len(rows):
+            # Blocks are whole pages, and the two rows of a range belong to one block.
+            last = min(first + PAGE_ROWS, len(rows))
+            last += rows[last - 1][OPERATION] == start
+            some, first = rows[first:last], last
             body = struct.pack(">iii", 4, len(names), len(some)) + b"".join(row.get(name, _NULL) for row in some for name in names)
             pages.append(RawPage(names, body, 12, len(some), (2, 0, PROTOCOL, {}, described, None)))
         return pages
