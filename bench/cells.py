@@ -22,7 +22,7 @@ from clickhouse_connect.driver.client import Client
 from rich.console import Console
 from rich.table import Table
 
-from bench.cell_pages import Pages
+from bench.cell_pages import PAGE_ROWS, STREAMS, Pages
 from bench.measure import read_cpu_s
 from bench.verdicts import Verdict, at_least
 from headrace.cql.blocks import LogBlock
@@ -34,11 +34,12 @@ from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from testkit.pipelines.embedded_access import target_of
 
 ROWS_PER_S: Final = 100_000
 PAGES_A_BLOCK: Final = 10
-BLOCKS_A_SPLIT: Final = 2
+BLOCKS_A_SPLIT: Final = ScyllaOptions().batch_rows // STREAMS // (PAGES_A_BLOCK * PAGE_ROWS)
 """Approximately."""
 DECODED_PAGES: Final = 10
 """The driver's decoder is given so many pages; its rate does not change with more."""
