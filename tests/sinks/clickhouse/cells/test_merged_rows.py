@@ -11,6 +11,7 @@ import time
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from headrace.cql.language.ddl import CqlCatalog
@@ -264,6 +265,29 @@ def test_a_task_with_many_keys_merges_before_its_end(sink: CellSink, monkeypatch
     writer.complete()
     writer.close()
     assert shown(sink, table) == live(sink, table)
+
+
+def test_a_task_that_touches_many_rows_merges_them_in_several_statements(sink: CellSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition counts as many rows: one statement must not take so long that the connection's timeout ends it."""
+    monkeypatch.setattr(merger, "_ROWS_AT_ONCE", 250)
+    merged: list[int] = []
+    merge_keys = RowMerger._merge_keys
+
+    def record(self: RowMerger, keys: pa.Table) -> None:
+        merged.append(keys.num_rows)
+        merge_keys(self, keys)
+
+    monkeypatch.setattr(RowMerger, "_merge_keys", record)
+    table = table_of(MIXED)
+    sink.prepare([table])
+    changes = [{"op": 2, "at": T, "pk": pk, "ck": ck, "v": pk} for pk in range(8) for ck in "abc"]
+    statics = [{"op": 1, "at": T, "pk": pk, "s": pk} for pk in range(5)]
+    ranges = [{"op": op, "at": T + 1, "pk": 6, "ck": ck} for op, ck in ((5, "a"), (7, "b"))]
+    write(sink, log_block(table, [*changes, *statics, *ranges]))
+    assert shown(sink, table) == live(sink, table)
+    assert len(shown(sink, table)) == 22
+    assert len(merged) == 3
+    assert sum(merged) == 5 + 9 + 1
 
 
 def test_many_blocks_of_the_same_rows_are_merged_once(sink: CellSink, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +31,9 @@ _SESSION_S: Final = "300"
 _TABLES_AT_ONCE: Final = 100
 _KEY_BYTES: Final = 32 << 20
 """Of the keys of one merge; the embedded server reads a larger body from a file."""
+_ROWS_AT_ONCE: Final = 500_000
+_PARTITION_ROWS: Final = 100
+"""Rows of one statement, and how many a partition counts as: a statement must end before the connection's timeout."""
 _MOST_RANGES: Final = 8
 """Touched ranges of a partition; if there are more, all of its rows are merged. Each is compared with each row of the partition."""
 
@@ -193,10 +197,22 @@ def _of_scope(keys: pa.Table, scope: KeyScope) -> pa.Table:
 
 
 def _parts(keys: pa.Table) -> Iterator[pa.Table]:
-    count = max(1, -(-keys.nbytes // _KEY_BYTES))
-    size = max(1, -(-keys.num_rows // count))
-    for start in range(0, keys.num_rows, size):
-        yield keys.slice(start, size)
+    """Yield the keys of each statement; in the order of the key, so that each statement reads another part of the tables."""
+    rows = _estimated_rows(keys)
+    count = max(1, -(-keys.nbytes // _KEY_BYTES), -(-int(rows.sum()) // _ROWS_AT_ONCE))
+    if count == 1:
+        yield from [keys] if keys.num_rows else []
+        return
+    keys = keys.sort_by([(name, "ascending") for name in keys.column_names])
+    ends = np.cumsum(_estimated_rows(keys))
+    bounds = np.searchsorted(ends, ends[-1] * np.arange(1, count) // count, side="right")
+    for start, end in pairwise([0, *bounds.tolist(), keys.num_rows]):
+        if end > start:
+            yield keys.slice(start, end - start)
+
+
+def _estimated_rows(keys: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.where(keys.column(SCOPE).to_numpy() == KeyScope.ROW, 1, _PARTITION_ROWS)
 
 
 def _body(keys: pa.Table) -> Any:
