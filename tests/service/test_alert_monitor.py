@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from headrace.alerts import detector
 from headrace.alerts.observation import Comparison, Health
 from headrace.config.configuration import Configuration
 from headrace.config.document import parse_document
@@ -81,7 +82,8 @@ def test_what_the_alerts_need_is_taken_from_the_status() -> None:
     assert observe_pipe(replace(PIPE, stage=PipeStage.WAITING, waiting="the sink is away")).message == "the sink is away"
 
 
-def test_a_failure_is_sent_before_the_process_ends_and_once(hook: Webhook, tmp_path: Path) -> None:
+def test_a_failure_is_sent_before_the_process_ends_and_once(hook: Webhook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detector, "RECOVERY_S", 0.5)
     watching, runner = monitor(tmp_path, hook.port)
     watching.start()
     # It fails, and nothing is left to run: the process ends at once.
