@@ -81,16 +81,18 @@ def test_engines_by_choice() -> None:
         return create_sql(planned(**chosen)).partition("`n` Int64, ")[2]
 
     made = "COMMENT 'Headrace: place in the source\\'s log'"
+    idle = "SETTINGS min_age_to_force_merge_seconds = 20, min_age_to_force_merge_on_partition_only = 1"
     assert tail(delete_column="is_deleted") == (
         f"`is_deleted` UInt8, `_version` UInt64 {made}) ENGINE = ReplacingMergeTree(`_version`, `is_deleted`) ORDER BY (`id`, `shop`)"
+        f" {idle}"
     )
     assert tail(delete_column="sign", delete_type="int8") == (
         f"`sign` Int8, `_version` UInt64 {made}, `_deleted` UInt8 MATERIALIZED `sign` = -1)"
-        " ENGINE = ReplacingMergeTree(`_version`, `_deleted`) ORDER BY (`id`, `shop`)"
+        f" ENGINE = ReplacingMergeTree(`_version`, `_deleted`) ORDER BY (`id`, `shop`) {idle}"
     )
     assert tail(hidden_columns=True) == (
         f"`_sign` Int8 MATERIALIZED 1, `_version` UInt64 MATERIALIZED 0 {made}, `_deleted` UInt8 MATERIALIZED `_sign` = -1)"
-        " ENGINE = ReplacingMergeTree(`_version`, `_deleted`) ORDER BY (`id`, `shop`)"
+        f" ENGINE = ReplacingMergeTree(`_version`, `_deleted`) ORDER BY (`id`, `shop`) {idle}"
     )
     assert tail(hidden_columns=True, delete_column="is_deleted").startswith(
         f"`is_deleted` UInt8 MATERIALIZED 0, `_version` UInt64 MATERIALIZED 0 {made}) ENGINE = ReplacingMergeTree(`_version`, `is_deleted`)"

@@ -66,7 +66,8 @@ def test_create_statement_is_that_of_design_decision_3() -> None:
     assert create_sql(plan) == (
         "CREATE TABLE IF NOT EXISTS `shop`.`orders` (`id` Int64, `note` Nullable(String), `_sign` Int8, "
         "`_version` UInt64 COMMENT 'Headrace: place in the source\\'s log', `_deleted` UInt8 MATERIALIZED `_sign` = -1) "
-        "ENGINE = ReplacingMergeTree(`_version`, `_deleted`) ORDER BY (`id`)"
+        "ENGINE = ReplacingMergeTree(`_version`, `_deleted`) ORDER BY (`id`) "
+        "SETTINGS min_age_to_force_merge_seconds = 20, min_age_to_force_merge_on_partition_only = 1"
     )
 
 

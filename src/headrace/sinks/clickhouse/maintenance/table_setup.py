@@ -32,6 +32,7 @@ from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import Place, TargetTable
 from headrace.sinks.clickhouse.tables.views import create_view_sql, row_policy_sql
 from headrace.sinks.clickhouse.types.codec_registry import codec_for
+from headrace.sinks.clickhouse.write.merge_ages import adapt_merge_ages
 
 log = logging.getLogger("headrace.clickhouse")
 _warned: set[str] = set()
@@ -68,6 +69,7 @@ def prepare_tables(scope: TargetScope, schemas: Sequence[TableSchema]) -> None:
         remembering = extend_dedup_window_sql(target_table)
         if remembering:
             run_statements(target, f"making table {target_table.full_name} remember blocks for longer", remembering)
+    adapt_merge_ages(scope, (target_table for target_table, *_ in lacking))
     for database in sorted({target_table.database for target_table in target_tables}):
         statement = f"CREATE DATABASE IF NOT EXISTS {quote_name(database)}{on_cluster(scope.options.cluster)}"
         run_statements(target, f"creating database {database}", statement)

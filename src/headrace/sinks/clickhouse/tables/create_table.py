@@ -16,6 +16,7 @@ from headrace.sinks.clickhouse.server.identifiers import check_name_lengths, quo
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, DeleteAs, Deletes, TableOptions, TargetEngine
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.engine_parser import check_expression, plain_columns, source_columns
+from headrace.sinks.clickhouse.tables.idle_merges import idle_merge_settings
 from headrace.sinks.clickhouse.tables.target_table import (
     ComputedColumn,
     EngineFamily,
@@ -87,7 +88,7 @@ def plan_table(schema: TableSchema, target: ClickHouseTarget, options: ClickHous
         _arguments(family, metadata_columns, computed, chosen),
         sort_key,
         partition_by,
-        _settings(family, columns, sort_key, chosen, clustered=bool(options.cluster)),
+        _settings(schema, family, columns, sort_key, chosen, clustered=bool(options.cluster)),
         computed,
         options.cluster,
         (options.replica_path, options.replica_name) if options.cluster and options.replica_path else (),
@@ -297,9 +298,17 @@ def _shard_key(columns: tuple[StoredColumn, ...], schema: TableSchema, options: 
 
 
 def _settings(
-    family: EngineFamily, columns: tuple[StoredColumn, ...], sort_key: tuple[str, ...], options: TableOptions, *, clustered: bool
+    schema: TableSchema,
+    family: EngineFamily,
+    columns: tuple[StoredColumn, ...],
+    sort_key: tuple[str, ...],
+    options: TableOptions,
+    *,
+    clustered: bool,
 ) -> tuple[tuple[str, str], ...]:
     settings: dict[str, str] = {}
+    if family is EngineFamily.REPLACING and schema.row_key:
+        settings.update(idle_merge_settings(options))
     if family is not EngineFamily.REPLACING:
         settings.update(_REPLICATED_WINDOW if clustered else _WINDOW)
     # An expression over nullable columns may be NULL.

@@ -49,6 +49,7 @@ from headrace.sinks.clickhouse.types.scalar_values import row_to_json, rows_from
 from headrace.sinks.clickhouse.write.block_encoder import BlockEncoder
 from headrace.sinks.clickhouse.write.deduplication import DedupChecker, dedup_token
 from headrace.sinks.clickhouse.write.key_log_writer import KeyLogWriter
+from headrace.sinks.clickhouse.write.merge_ages import note_written_rows
 from headrace.sinks.clickhouse.write.write_context import WriteContext
 
 log = logging.getLogger("headrace")
@@ -107,6 +108,7 @@ class ClickHouseWriter:
         self._rejected_count = 0
         if route.dedup is None:
             self._write_splittable(written)
+            note_written_rows(self._scope, route.target_table, written.rows)
             return
         left = route.dedup.unsent_part(written)
         if left.block.rows:
