@@ -1,24 +1,27 @@
 """What FINAL costs: queries on a replicated table beside the same queries on the same rows in a plain MergeTree, in the same engine.
 
 The table is filled by the sink's writer with every insert, update and deletion of its life; the plain one then holds the rows that are
-left and nothing else. Every answer must be the same in both. The replicated table is asked three times: as the load left it (merges
-stopped), when ClickHouse has merged what it merges by itself, and after OPTIMIZE FINAL. Times are those of a client on loopback, the
-shortest of several askings (neighbours on the machine only lengthen them); the smallest are mostly the protocol's.
+left and nothing else. Every answer must be the same in both. The queries run on a copy of the table's parts as the load left them (hard
+links; merges stopped), on the table itself one minute after the load, with its default settings, and after OPTIMIZE FINAL. Times are those
+of a client on loopback, the shortest of several askings (neighbours on the machine only lengthen them); the smallest are mostly the
+protocol's.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from clickhouse_connect.driver.client import Client
 from rich.console import Console
 from rich.table import Table
 
 from bench.changes import SCHEMA, Growth
+from bench.verdicts import Verdict
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.client import connect
@@ -26,20 +29,27 @@ from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.pipelines.embedded_access import target_of
 
-NAME, PLAIN, VIEW = "bench.orders", "bench.plain", "bench.orders_current"
+NAME, PLAIN, VIEW, LOADED = "bench.orders", "bench.plain", "bench.orders_current", "bench.loaded"
 COLUMNS = ", ".join(column.name for column in SCHEMA.columns)
 RANGE_ROWS = 100_000
+KEYED_ASKINGS, ASKINGS, ASKED_S = 25, 3, 2.0
+"""How often a query with a key is asked, and any other: at least this often, and further for this time, up to the former number."""
+QUIET_S, PATIENCE_S = 3.0, 300.0
+MINUTE_S = 60.0
+AS_LOADED, LATER = "as loaded", "one minute later"
+MOST = {AS_LOADED: 3.0, LATER: 1.5}
+"""The targets: times the plain table."""
+COUNT = "count()"
+"""A plain table answers it without reading, so it is not judged."""
 QUERIES = {
     "one row by key": f"SELECT {COLUMNS} FROM {{table}} WHERE id = {{key}}",
     "100,000 rows by key": f"SELECT count(), sum(amount) FROM {{table}} WHERE id BETWEEN {{key}} AND {{key}} + {RANGE_ROWS - 1}",
-    "count()": "SELECT count() FROM {table}",
+    COUNT: "SELECT count() FROM {table}",
     "sums over all": "SELECT sum(amount), sum(quantity) FROM {table}",
     "filter, no key": "SELECT count(), max(amount) FROM {table} WHERE status = 'returned' AND quantity > 90",
     "group by status": "SELECT status, count(), sum(amount) FROM {table} GROUP BY status ORDER BY status",
     "top customers": "SELECT customer_id, sum(amount) AS total FROM {table} GROUP BY customer_id ORDER BY total DESC, customer_id LIMIT 10",
 }
-KEYED_ASKINGS, ASKINGS = 25, 3
-QUIET_S, PATIENCE_S = 3.0, 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,9 @@ class State:
     """Each query under FINAL."""
     plain_s: Mapping[str, float]
     """The same query on the plain table, asked by turns with the other."""
+
+    def times_plain(self, query: str) -> float:
+        return self.seconds[query] / self.plain_s[query]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +85,17 @@ class FinalCost:
         for name, state in self.states.items():
             found.add_column(f"{name}: {state.parts} parts, {state.rows_stored / 1e6:.1f} M rows", justify="right")
         for query in QUERIES:
-            pairs = ((state.seconds[query], state.plain_s[query]) for state in self.states.values())
-            found.add_row(query, *(f"{seconds * 1000:.1f} ({seconds / plain_s:.1f} x)" for seconds, plain_s in pairs))
+            cells = (f"{state.seconds[query] * 1000:.1f} ({state.times_plain(query):.1f} x)" for state in self.states.values())
+            found.add_row(query, *cells)
         return found
+
+    def verdicts(self) -> Iterator[Verdict]:
+        """Judge the slowest of the queries that read rows of both tables."""
+        for name, most in MOST.items():
+            times = {query: self.states[name].times_plain(query) for query in QUERIES if query != COUNT}
+            slowest = max(times, key=times.__getitem__)
+            found = f"{times[slowest]:.2f} ({slowest}; the median query {median(times.values()):.2f})"
+            yield Verdict(times[slowest] <= most, f"FINAL {name}, times a plain table: {found}, wanted at most {most}")
 
 
 def measure_final(rows: int, console: Console) -> FinalCost:
@@ -102,20 +123,30 @@ class _Asker:
         self._keys = [int(keys[len(keys) * n // (KEYED_ASKINGS + 1)]) for n in range(1, KEYED_ASKINGS + 1)]
 
     def measure(self, load_s: float) -> FinalCost:
-        self._client.command(f"SYSTEM STOP MERGES {NAME}")
+        """Call it right after the load. The minute includes the making of the plain table, which competes with the merges."""
+        loaded = time.monotonic()
+        self._copy_parts()
         self._check_rows()
         self._make_plain()
-        states = {"as loaded": self._ask(f"{NAME} FINAL")}
-        self._client.command(f"SYSTEM START MERGES {NAME}")
-        self._settle(NAME)
-        states["merged"] = self._ask(f"{NAME} FINAL")
+        time.sleep(max(loaded + MINUTE_S - time.monotonic(), 0))
+        later = self._ask(NAME)
+        states = {AS_LOADED: self._ask(LOADED), LATER: later}
         began = time.perf_counter()
         self._client.command(f"OPTIMIZE TABLE {NAME} FINAL")
         optimize_s = time.perf_counter() - began
-        states["OPTIMIZE FINAL"] = self._ask(f"{NAME} FINAL")
-        states["its view t_current"] = self._ask(VIEW)
+        states["OPTIMIZE FINAL"] = self._ask(NAME)
+        states["its view t_current"] = self._ask(NAME, shown=VIEW)
         growth = self._growth
         return FinalCost(growth.rows, growth.changes, load_s, optimize_s, self._parts(PLAIN)[0], states)
+
+    def _copy_parts(self) -> None:
+        """Let another table have the parts as they are now."""
+        for statement in (
+            f"CREATE TABLE {LOADED} AS {NAME}",
+            f"SYSTEM STOP MERGES {LOADED}",
+            f"ALTER TABLE {LOADED} ATTACH PARTITION tuple() FROM {NAME}",
+        ):
+            self._client.command(statement)
 
     def _check_rows(self) -> None:
         """The sink shows exactly the rows that the changes leave, by number and by sum of keys."""
@@ -127,27 +158,33 @@ class _Asker:
             )
 
     def _make_plain(self) -> None:
-        self._client.command(f"CREATE TABLE {PLAIN} ENGINE = MergeTree ORDER BY id AS SELECT {COLUMNS} FROM {NAME} FINAL")
+        self._client.command(f"CREATE TABLE {PLAIN} ENGINE = MergeTree ORDER BY id AS SELECT {COLUMNS} FROM {LOADED} FINAL")
         self._settle(PLAIN)
 
-    def _ask(self, table: str) -> State:
-        """Every query, of both tables by turns: what disturbs one disturbs the other, and both must answer the same."""
+    def _ask(self, table: str, shown: str = "") -> State:
+        """Every query, of both tables by turns: what disturbs one disturbs the other, and both must answer the same. `shown`: what to ask
+        instead of the table with FINAL."""
+        parts = self._parts(table)
+        shown = shown or f"{table} FINAL"
         best: dict[str, list[float]] = {}
         for name, form in QUERIES.items():
             times: tuple[list[float], list[float]] = ([], [])
-            for key in self._keys if "{key}" in form else self._keys[:ASKINGS]:
+            keyed, asked_at = "{key}" in form, time.monotonic()
+            for number, key in enumerate(self._keys):
+                if number >= ASKINGS and not keyed and time.monotonic() - asked_at > ASKED_S:
+                    break
                 answers = []
-                for place, asked in enumerate((table, PLAIN)):
+                for place, asked in enumerate((shown, PLAIN)):
                     began = time.perf_counter()
                     answers.append(self._client.raw_query(form.format(table=asked, key=key)))
                     times[place].append(time.perf_counter() - began)
                 if answers[0] != answers[1]:
-                    raise DefiniteError(f"the answers to {name!r} differ between {table} and the plain table", place=f"id {key}")
+                    raise DefiniteError(f"the answers to {name!r} differ between {shown} and the plain table", place=f"id {key}")
             best[name] = [min(found) for found in times]
-        shown = ", ".join(f"{name} {seconds * 1000:.1f} : {plain_s * 1000:.1f}" for name, (seconds, plain_s) in best.items())
-        self._console.print(f"  {table}: {shown} ms", highlight=False)
+        figures = ", ".join(f"{name} {seconds * 1000:.1f} : {plain_s * 1000:.1f}" for name, (seconds, plain_s) in best.items())
+        self._console.print(f"  {shown}: {figures} ms", highlight=False)
         seconds, plain_s = ({name: found[place] for name, found in best.items()} for place in (0, 1))
-        return State(*self._parts(NAME), seconds, plain_s)
+        return State(*parts, seconds, plain_s)
 
     def _parts(self, table: str) -> tuple[int, int]:
         where = f"active AND database || '.' || table = '{table}'"

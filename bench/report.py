@@ -95,7 +95,12 @@ class Report:
         found = judge(self.reference.results if self.reference else {}, self.live)
         return [
             *found,
-            *(one for part in (self.topics, self.cells, self.cascaded, self.low_rate) if part is not None for one in part.verdicts()),
+            *(
+                one
+                for part in (self.topics, self.cells, self.cascaded, self.final, self.low_rate)
+                if part is not None
+                for one in part.verdicts()
+            ),
         ]
 
     def save(self, path: Path) -> None:
