@@ -177,4 +177,6 @@ def _rows(section: Section, known: dict[str, Field]) -> str:
     shared = [name for name, one in section.fields.items() if known.get(name) == one]
     known.update(section.fields)
     before = f"As above: {', '.join(f'`{name}`' for name in shared)}.\n\n" if shared else ""
+    if not own:
+        return before.removesuffix("\n\n")
     return before + table(row(section.header, one, name in section.changeable)._replace(name=name) for name, one in own.items())
