@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --use-pep517 --quiet
 KERNELS := $(wildcard src/headrace/kernels/*.py src/headrace/sources/*/kernels/*.py src/headrace/kafka/avro/*.py src/headrace/kafka/message_kernels.py src/headrace/cql/decode/*.py src/headrace/sinks/clickhouse/cells/*.py src/headrace/sinks/kafka/debezium/json_kernels.py)
-CODE := src tests testkit $(wildcard bench)
+CODE := src tests testkit scripts/docs_site $(wildcard bench)
 
 # Each stamp stands for a finished step and is older than nothing that the step read.
 SYSTEM := $(VENV)/.system-packages
@@ -37,6 +37,11 @@ demo: setup ## Replicate a live shop from a private MariaDB into embedded ClickH
 .PHONY: settings-page
 settings-page: setup ## Write the settings into the reference pages and the JSON schema
 	$(BIN)/python scripts/write-settings-page
+
+.PHONY: site
+site: setup ## Build the documentation site into build/site; a broken link or anchor is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo 'site: open http://127.0.0.1:8000 after: python3 -m http.server --bind 127.0.0.1 --directory build/site 8000'
 
 .PHONY: test
 test: test-servers ## Run the fast tests: every capability on MariaDB and on Oracle MySQL, with Kafka, Debezium, Cassandra and a browser (fetched on the first run)
@@ -105,7 +110,7 @@ lint: setup ## Check style, types, import rules and known flaws of dependencies
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy --strict src
-	MYPYPATH=src:. $(BIN)/mypy --strict --follow-imports=silent bench
+	MYPYPATH=src:. $(BIN)/mypy --strict --follow-imports=silent bench scripts/docs_site
 	MYPYPATH=src:. $(BIN)/mypy --explicit-package-bases --follow-imports=silent --implicit-reexport testkit tests
 	$(BIN)/lint-imports
 	@$(BIN)/python scripts/audit_dependencies.py

@@ -1,0 +1,1 @@
+"""Programs of the checkout that are no part of the package."""
