@@ -20,6 +20,7 @@ from bench.lowrate import measure_low_rates
 from bench.machine import describe_machine
 from bench.race import run_contender
 from bench.report import TEXT_WIDTH, Race, Report
+from bench.startup import measure_startup
 from bench.topics import measure_topics
 from bench.transforming import measure_transforms
 from bench.verifying import measure_verify
@@ -32,10 +33,10 @@ SHAPE_READERS = ("floor", "mysql-replication", "headrace-decode")
 CROWD_READERS = ("floor", "debezium", "headrace-decode", "headrace")
 RACERS = (*LOG_READERS, *TABLE_COPIERS)
 FINAL, VERIFY, KAFKA, SCYLLA, IDLE, TRANSFORMS, CASCADES = "final", "verify", "kafka", "scylla", "idle", "transforms", "cascades"
-LOW_RATE = "lowrate"
+LOW_RATE, STARTUP = "lowrate", "startup"
 ROWS_PER_CHANGE = 10
 """Questions about the sink alone are asked of ten million rows where the log has a million changes."""
-EVERYONE = (*RACERS, LATENCY, *SHAPES, CROWD, KAFKA, SCYLLA, TRANSFORMS, CASCADES, FINAL, VERIFY, IDLE, LOW_RATE)
+EVERYONE = (*RACERS, LATENCY, *SHAPES, CROWD, KAFKA, SCYLLA, TRANSFORMS, CASCADES, FINAL, VERIFY, IDLE, LOW_RATE, STARTUP)
 LAST_RUN = Path(__file__).with_name("last.json")
 
 
@@ -84,7 +85,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
     verified = measure_verify(options.server, rows, default_cache(), console) if VERIFY in chosen else None
     idle = measure_idle(console) if IDLE in chosen else None
     low = measure_low_rates(options.server, console) if LOW_RATE in chosen else None
-    report = Report(machine, reference, live, shapes, crowd, topics, cells, final, verified, idle, transformed, cascaded, low)
+    started = measure_startup(console) if STARTUP in chosen else None
+    report = Report(machine, reference, live, shapes, crowd, topics, cells, final, verified, idle, transformed, cascaded, low, started)
     report.print_to(console)
     report.save(options.output)
     console.print(f"saved: {options.output} and {options.output.with_suffix('.txt').name}")

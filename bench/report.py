@@ -21,6 +21,7 @@ from bench.live import LiveResult
 from bench.lowrate import LowRate
 from bench.machine import Machine
 from bench.race import Result
+from bench.startup import StartUp
 from bench.target import Target
 from bench.topics import Topics
 from bench.transforming import TransformCost
@@ -77,6 +78,7 @@ class Report:
     transformed: TransformCost | None = None
     cascaded: CascadeCost | None = None
     low_rate: LowRate | None = None
+    started: StartUp | None = None
 
     def print_to(self, console: Console) -> None:
         machine = self.machine
@@ -97,7 +99,7 @@ class Report:
             *found,
             *(
                 one
-                for part in (self.topics, self.cells, self.cascaded, self.final, self.low_rate)
+                for part in (self.topics, self.cells, self.cascaded, self.final, self.low_rate, self.started)
                 if part is not None
                 for one in part.verdicts()
             ),
@@ -124,6 +126,7 @@ class Report:
             "cascades": asdict(self.cascaded) if self.cascaded is not None else None,
             "idle": asdict(self.idle) if self.idle is not None else None,
             "lowrate": asdict(self.low_rate) if self.low_rate is not None else None,
+            "startup": asdict(self.started) if self.started is not None else None,
             "verdicts": [asdict(verdict) for verdict in self.verdicts()],
         }
 
@@ -153,6 +156,9 @@ class Report:
             yield self.idle.kinds_table()
         if self.low_rate is not None:
             yield self.low_rate.table()
+        if self.started is not None:
+            yield self.started.table()
+            yield self.started.commands_table()
 
 
 def _readers_table(title: str, race: Race) -> Table:
