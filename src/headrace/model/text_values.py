@@ -7,6 +7,7 @@ shortest digits that give the same bits. All functions work on whole columns.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final, assert_never
 
@@ -24,8 +25,6 @@ _HEX_PLACES: Final = np.array([place for place in range(36) if place not in _HYP
 _HEX: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _NIBBLES: Final = np.full(256, 255, dtype=np.uint8)
 _NIBBLES[_HEX] = np.arange(16, dtype=np.uint8)
-_TWO_DIGITS: Final = pa.array([f"{n:02d}" for n in range(1000)])
-_OCTETS: Final = pa.array([str(n) for n in range(256)])
 _TIME: Final = r"^(?P<sign>-?)(?P<hours>\d{2,3}):(?P<minutes>[0-5]\d):(?P<seconds>[0-5]\d)(?P<fraction>\.\d{1,6})?$"
 _ADDRESS: Final = r"^(?P<a>\d{1,3})\.(?P<b>\d{1,3})\.(?P<c>\d{1,3})\.(?P<d>\d{1,3})$"
 
@@ -79,6 +78,12 @@ def format_timestamps(array: Any, digits: int) -> Any:
     return pc.utf8_slice_codeunits(array.view(pa.timestamp("us")).cast(pa.string()), 0, 20 + digits if digits else 19)
 
 
+@functools.cache
+def _digits(numbers: int, least: int) -> Any:
+    """Return the texts of these numbers. (Made on first use: `pa.array` imports pandas.)"""
+    return pa.array([f"{number:0{least}d}" for number in range(numbers)])
+
+
 def format_times(array: Any, digits: int) -> Any:
     """Print times as the source does: at least two digits of hours, and a minus sign below zero."""
     numbers = array.view(pa.int64())
@@ -88,7 +93,7 @@ def format_times(array: Any, digits: int) -> Any:
     hour, minute = np.divmod(minutes, 60)
     if hour.size and hour.max() > 999:
         raise pa.ArrowInvalid("a time beyond 999 hours")
-    text = pc.binary_join_element_wise(*(_TWO_DIGITS.take(pa.array(part)) for part in (hour, minute, second)), ":")
+    text = pc.binary_join_element_wise(*(_digits(1000, 2).take(pa.array(part)) for part in (hour, minute, second)), ":")
     if digits:
         cut = pa.array(fraction // 10 ** (6 - digits)).cast(pa.string())
         text = pc.binary_join_element_wise(text, pc.utf8_lpad(cut, digits, "0"), ".")
@@ -162,7 +167,7 @@ def parse_hex(array: Any) -> Any:
 
 def format_ipv4(array: Any) -> Any:
     octets = _places(array, 4)
-    text = pc.binary_join_element_wise(*(_OCTETS.take(pa.array(octets[:, place])) for place in range(4)), ".")
+    text = pc.binary_join_element_wise(*(_digits(256, 1).take(pa.array(octets[:, place])) for place in range(4)), ".")
     return _with_nulls_of(array, text)
 
 

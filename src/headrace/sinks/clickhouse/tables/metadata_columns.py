@@ -28,7 +28,6 @@ from headrace.sinks.clickhouse.types.type_mapping import OCCURRENCE, ROW
 OPERATION_NAMES: Final = ("snapshot", "insert", "update", "delete", "before")
 """Values of an operation column. `before` is the old image of an update; it is written only where the update changed the row's key, or
 where the table has no key."""
-_OPERATION_NAMES: Final = pa.array(OPERATION_NAMES)
 DELETE_OPERATIONS: Final = ("delete", "before")
 _SIGN_OF: Final = np.array([-1 if op in (Op.DELETE, Op.BEFORE) else 1 for op in sorted(Op)], dtype=np.int8)
 _UNITS: Final = {0: "s", 3: "ms", 6: "us", 9: "ns"}
@@ -73,7 +72,7 @@ def metadata_values(mark: MetadataColumn, block: ChangeBlock) -> pa.Array[Any]:
             # Int64 holds the versions of the first 32 servers; beyond that the cast fails instead of wrapping.
             return block.version if mark.type == "UInt64" else block.version.cast(pa.int64())
         case MetadataRole.OPERATION:
-            named = pa.DictionaryArray.from_arrays(block.op.cast(pa.int32()), _OPERATION_NAMES)
+            named = pa.DictionaryArray.from_arrays(block.op.cast(pa.int32()), pa.array(OPERATION_NAMES))
             return named if pa.types.is_dictionary(_arrow_type(mark)) else named.cast(pa.string())
         case MetadataRole.COMMIT_TIME:
             return block.commit_ts.cast(pa.timestamp("us", "UTC")).cast(_arrow_type(mark), safe=False)

@@ -52,7 +52,6 @@ from headrace.sinks.clickhouse.tables.target_table import EngineFamily, Metadata
 from headrace.sinks.clickhouse.write.write_context import WriteContext
 
 _RUNNING_INSERT = "SELECT 1 FROM system.processes WHERE query_kind = 'Insert' AND query LIKE {like}"
-_DELETIONS = pa.array([Op.DELETE, Op.BEFORE], pa.uint8())
 _BYTES = {"output_format_arrow_string_as_string": "0"}
 
 
@@ -141,7 +140,7 @@ class DedupChecker:
         names = block.schema.row_key
         stored, versions, live = ClickHouseReader(self._scope).read_images(block.schema, condition, names)
         asked, there = encode_keys([[side.column(name) for name in names] for side in (block.images, stored)])
-        lives = pc.invert(pc.is_in(block.op, value_set=_DELETIONS))
+        lives = pc.invert(pc.is_in(block.op, value_set=pa.array([Op.DELETE, Op.BEFORE], pa.uint8())))
         return _identities(asked, block.version, lives), _identities(there, versions, live)
 
     def _key_range(self, block: ChangeBlock) -> str:

@@ -24,7 +24,6 @@ import pymysql
 from headrace.errors import DefiniteError, TransientError
 from headrace.sources.mysql.events import event_types
 from headrace.sources.mysql.events.event_types import CHECKSUM_SIZE, HEADER_SIZE, MAGIC, created_at, parse_format_description, parse_rotate
-from headrace.sources.mysql.kernels import packets
 from headrace.sources.mysql.server.bounded_connection import LARGEST_ROW_BYTES
 from headrace.sources.mysql.server.connection import (
     ACCESS_DENIED,
@@ -126,8 +125,17 @@ class ReplicationStream:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         self._connection._force_close()
 
+    def drain(self) -> None:
+        """Receive and discard the log to its end (only if not blocking); raise the server's refusal. Loads no kernels."""
+        with server_errors(self.address):
+            while not self._connection._read_packet().is_eof_packet():
+                pass
+
     def pieces(self) -> Iterator[Piece]:
         """Yield pieces as they arrive; end when the server has no more (only if not blocking)."""
+        # Commands that only try a request do not load the kernels.
+        from headrace.sources.mysql.kernels import packets
+
         state = self._state
         while True:
             state[packets.OUT] = 0
@@ -231,6 +239,8 @@ class ReplicationStream:
 
     def _receive(self) -> None:
         """Receive bytes. Heartbeats come often enough that a timeout is a fault."""
+        from headrace.sources.mysql.kernels import packets
+
         at = int(self._state[packets.IN])
         if at:
             self._raw[: self._filled - at] = self._raw[at : self._filled].copy()
@@ -256,6 +266,8 @@ class ReplicationStream:
         self._next_receipt_s = time.monotonic() + _GATHER_S if self._blocking and received < _FEW_BYTES else 0.0
 
     def _take_packet(self) -> bytes:
+        from headrace.sources.mysql.kernels import packets
+
         at = int(self._state[packets.IN])
         size = int.from_bytes(self._raw[at : at + 3].tobytes(), "little")
         self._state[packets.IN] = at + 4 + size

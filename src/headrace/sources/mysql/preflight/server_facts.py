@@ -151,8 +151,7 @@ Check = Callable[[ServerFacts], Iterator[Finding]]
 def try_replication(connection: Connection[Any], address: MySQLAddress) -> None:
     """Request the end of the log as a replica would: only the server's own answer is a reliable test."""
     with closing(ReplicationStream(address, log_end(connection, address, 0), blocking=False)) as stream:
-        for _ in stream.pieces():
-            pass
+        stream.drain()
 
 
 def refusal(call: Callable[[], object]) -> HeadraceError | None:
