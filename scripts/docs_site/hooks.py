@@ -44,11 +44,12 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
             files.append(File.generated(config, path, content=repository.markdown_of(source), inclusion=InclusionLevel.NOT_IN_NAV))
         else:
             files.append(File.generated(config, path, abs_src_path=str(repository.root / source)))
-    for path, write in _GENERATED_PAGES.items():
-        files.append(File.generated(config, path, content=write()))
+    for path in sorted(_GENERATED_PAGES.keys() & set(_entries(config.nav))):
+        files.append(File.generated(config, path, content=_GENERATED_PAGES[path]()))
     for path, asset in {"assets/javascripts/mermaid.min.js": _mermaid(), "assets/logo.svg": _LOGO}.items():
         files.append(File.generated(config, path, abs_src_path=str(asset)))
-    config.nav = expand_globs(config.nav, [file.src_uri for file in files.documentation_pages() if file.inclusion is not InclusionLevel.NOT_IN_NAV])
+    pages = [file.src_uri for file in files.documentation_pages() if file.inclusion is not InclusionLevel.NOT_IN_NAV]
+    config.nav = expand_globs(config.nav, pages)
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 (called by names)
