@@ -3,9 +3,9 @@
 Invariant: these merges remove only images that a newer image of the same key replaces, as every merge does. They keep tombstones (no
 CLEANUP), so a replay, a late older image or a purge finds what it would find without them.
 
-A partition is merged when all of its parts are older than an age. Each such merge rewrites the partition, so the age grows with the square
-of its size: the larger the table, the smaller the share of time that it can spend on these merges. A table that gets changes more often
-than the age is never merged this way.
+A partition is merged when all of its parts are older than an age. Each such merge rewrites the partition, so the age grows with its size:
+whatever the size and the traffic, a table rewrites at most `LEAST_BYTES` in `LEAST_AGE_S`. A table that gets changes more often than the
+age is never merged this way.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from headrace.sinks.clickhouse.tables.target_table import TargetTable
 _MIN_AGE: Final = "min_age_to_force_merge_seconds"
 _WHOLE_PARTITIONS: Final = "min_age_to_force_merge_on_partition_only"
 LEAST_AGE_S: Final = 20
-LEAST_BYTES: Final = 1 << 30
-"""A partition of up to this size has the least age; of twice this size, four times the age, and so on."""
+LEAST_BYTES: Final = 64 << 20
+"""A partition of up to this size has the least age; of twice this size, twice the age, and so on."""
 
 
 def merge_age_s(partition_bytes: int) -> int:
-    """Return the age for a table whose largest partition has this size: the least age times a power of four."""
+    """Return the age for a table whose largest partition has this size: the least age times a power of two."""
     units = -(-partition_bytes // LEAST_BYTES)
-    return LEAST_AGE_S << 2 * max(units - 1, 0).bit_length()
+    return LEAST_AGE_S << max(units - 1, 0).bit_length()
 
 
 def idle_merge_settings(options: TableOptions) -> dict[str, str]:
@@ -51,7 +51,7 @@ def find_age_s(settings: Iterable[tuple[str, str]]) -> int | None:
     if found.get(_WHOLE_PARTITIONS) not in ("1", "true") or not text.isdecimal() or int(text) % LEAST_AGE_S:
         return None
     times = int(text) // LEAST_AGE_S
-    return int(text) if times.bit_count() == 1 and times.bit_length() % 2 else None
+    return int(text) if times.bit_count() == 1 else None
 
 
 def _are_chosen(options: TableOptions) -> bool:
