@@ -133,6 +133,8 @@ def _stream(delivery: _Delivery, checksum: bool) -> ReplicationStream:
     stream._raw, stream._filled = np.empty(1 << 15, dtype=np.uint8), 0
     stream._events = np.empty(1 << 15, dtype=np.uint8)
     stream._state = np.array([0, 0, 0, 1], dtype=np.int64)
+    # Nothing waits for more of a recording.
+    stream._blocking, stream._next_receipt_s = False, 0.0
     stream.close = lambda: None
     return cast(ReplicationStream, stream)
 
