@@ -23,6 +23,7 @@ TABLES = (
     "CREATE TABLE u (x INT, y VARCHAR(9))",
     "CREATE TABLE o (id INT PRIMARY KEY)",
 )
+IDLE_MERGES = "min_age_to_force_merge_seconds = 20, min_age_to_force_merge_on_partition_only = 1"
 A, AT = "ALTER TABLE `s`.`t` ", "ALTER TABLE `s`.`u` "
 
 
@@ -134,7 +135,9 @@ def rebuilt(found: DryRunResult) -> tuple[str, str]:
     assert dropped.startswith("DROP TABLE IF EXISTS `s`.`t__rebuilt`")
     assert swapped == "EXCHANGE TABLES `s`.`t` AND `s`.`t__rebuilt`"
     assert rest[0].startswith("DROP TABLE IF EXISTS `s`.`t__rebuilt`")
-    return made.rpartition(" ORDER BY ")[2], filled.partition(" SELECT ")[2]
+    order, _, settings = made.rpartition(" ORDER BY ")[2].partition(" SETTINGS ")
+    assert settings == ("" if "_occurrence" in order else IDLE_MERGES), "as a new table"
+    return order, filled.partition(" SELECT ")[2]
 
 
 @pytest.mark.parametrize(
