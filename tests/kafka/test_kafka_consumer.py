@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 import headrace.kafka
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, TransientError
 from headrace.kafka import RowChange, What
 from headrace.kafka.address import parse_kafka_url
 from headrace.kafka.avro.schema import parse_schema
@@ -403,6 +403,43 @@ def test_a_consumer_waits_for_a_broker_that_is_killed_and_comes_back(fresh_broke
     assert sorted(set(seen)) == list(range(10))
     assert len(list(headrace.kafka.changes(topic, servers=broker.servers, until_end=True))) == 10
     assert headrace.kafka.consume(topic, servers=broker.servers, group="patient", until_end=True) == 0
+
+
+class StartingCoordinator:
+    """Refuses the first commits as a broker does that still reads the groups' offsets, or for another reason."""
+
+    def __init__(self, consumer: Consumer, code: int, refusals: int) -> None:
+        self._consumer, self._code, self.refusals = consumer, code, refusals
+
+    def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition] | None:
+        if self.refusals:
+            self.refusals -= 1
+            raise KafkaException(KafkaError(self._code))
+        return self._consumer.commit(offsets=offsets, asynchronous=asynchronous)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, ""), (KafkaError.REBALANCE_IN_PROGRESS, "in progress")]
+)
+def test_a_commit_waits_for_the_coordinator_and_for_nothing_else(broker: PrivateBroker, code: int, error: str) -> None:
+    """A consumer that has lost its partitions may not commit their offsets later."""
+    topic = broker.create_topic()
+    broker.produce(topic, [{"value": insert_message(1)}])
+    consumer = TopicConsumer(parse_kafka_url(f"kafka://{broker.servers}/{topic}"), [topic], group=f"{topic}_group")
+    try:
+        while not (batches := consumer.poll(10, 0.5)):
+            pass
+        coordinator = StartingCoordinator(consumer._consumer, code, refusals=2)
+        consumer._consumer = coordinator  # type: ignore[assignment]
+        with pytest.raises(TransientError, match=error) if error else contextlib.nullcontext():
+            consumer.commit(batches)
+    finally:
+        consumer.close()
+    assert coordinator.refusals == (1 if error else 0)
+    assert headrace.kafka.consume(topic, servers=broker.servers, group=f"{topic}_group", until_end=True) == (1 if error else 0)
 
 
 def test_the_example_of_the_document(broker: PrivateBroker) -> None:

@@ -49,6 +49,11 @@ _DEFINITE: Final[Mapping[int, str]] = {
 }
 _CUT_OFF: Final = frozenset((KafkaError._AUTHENTICATION, KafkaError._SSL))
 """The error text of a login that the broker cut off."""
+_COORDINATOR_AWAY: Final = frozenset(
+    (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR, KafkaError._WAIT_COORD)
+)
+_COORDINATOR_S: Final = 60.0
+"""A broker that starts reads the offsets of all groups before it accepts commits."""
 _PASSED_S: Final = 60.0
 """A client that is denied access gets errors more often than this."""
 
@@ -152,13 +157,24 @@ class TopicConsumer:
         if not self._group or not batches:
             return
         done = [TopicPartition(one.topic, one.partition, _offset(one.messages[-1]) + 1, metadata=_written(one.marks)) for one in batches]
+        failure = retry.retrying(lambda: self._try_commit(done), deadline_s=_COORDINATOR_S)
+        if failure is not None:
+            raise failure
+
+    def _try_commit(self, offsets: list[TopicPartition]) -> HeadraceError | None:
+        """Return the error of a commit. Raise it if it ends by itself, because the group's coordinator moves or starts."""
         try:
-            answers = self._consumer.commit(offsets=done, asynchronous=False) or []
+            answers = self._consumer.commit(offsets=offsets, asynchronous=False) or []
         except KafkaException as error:
-            raise self._failure(error.args[0], "committing offsets") from error
-        for answer in answers:
-            if answer.error is not None:
-                raise self._failure(answer.error, f"committing the offset of {answer.topic}[{answer.partition}]")
+            problems = [(error.args[0], "committing offsets")]
+        else:
+            problems = [(one.error, f"committing the offset of {one.topic}[{one.partition}]") for one in answers if one.error is not None]
+        for problem, doing in problems:
+            failure = self._failure(problem, doing)
+            if problem.code() in _COORDINATOR_AWAY:
+                raise failure
+            return failure
+        return None
 
     def close(self) -> None:
         """Leave the group; uncommitted messages are delivered again."""
