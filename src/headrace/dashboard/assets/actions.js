@@ -1,4 +1,4 @@
-// What a person does to pipes: asked of the control API, with the token; what came of it is told.
+// Actions on pipes: sent to the control API with the token; the result is shown to the user.
 
 import { el, setText } from "./dom.js";
 import { plural } from "./format.js";
@@ -11,7 +11,7 @@ export class Refused extends Error {
   }
 }
 
-/** Post, with the token; the answer, or null if the token was not given. Throws `Refused`. */
+/** Send a POST request with the token. Returns the response, or null if the user gave no token. Throws `Refused`. */
 export async function post(path, body) {
   let given = token.token() || (await token.ask("This changes something, or reads rows: it needs the process's token."));
   while (given) {
@@ -40,14 +40,14 @@ async function read(answer) {
   try {
     document = await answer.json();
   } catch {
-    // Not ours: a proxy's page, say. The status says it.
+    // The response is not from Headrace (a proxy's page, for example). The status line shows that.
   }
   if (answer.ok && document) return document;
   const error = document?.error;
   throw error ? new Refused(error.message, error.place, error.remedy) : new Refused(`the answer was ${answer.status} ${answer.statusText}`);
 }
 
-/** Tell the person; troubles stay until they are closed. */
+/** Show a message. Errors stay until the user closes them. */
 export function toast(text, trouble = null) {
   const list = document.getElementById("toasts");
   const note = el("div", { class: trouble ? "toast bad" : "toast", attrs: { role: trouble ? "alert" : "status" } }, el("p", { text }));
@@ -60,7 +60,7 @@ export function toast(text, trouble = null) {
   if (!trouble) setTimeout(() => note.remove(), 5000);
 }
 
-/** Ask whether to go on. */
+/** Ask the user for confirmation. */
 export function confirm({ title, text, detail = "", items = [], button, danger = false }) {
   const dialog = document.getElementById("confirm-dialog");
   setText(document.getElementById("confirm-title"), title);
@@ -90,7 +90,7 @@ const DONE = {
 
 const asking = new Set();
 
-/** One action at a time per pipe; whether it was done. */
+/** Run one action per pipe at a time. Returns whether it was done. */
 export async function act(pipe, action, body = {}) {
   const key = `${action} ${pipe.name}`;
   if (asking.has(key)) return false;

@@ -1,4 +1,4 @@
-// Below all pipes: the rules of the file, what was reported and lasts, and the last deliveries. To look at only.
+// Alerts, below all pipes: the rules of the file, the alerts that are active, and the last deliveries. Read-only.
 
 import { el, Keyed, setProp, setText } from "./dom.js";
 import * as show from "./format.js";
@@ -15,7 +15,7 @@ export class Alerts {
     this.deliveries = new Keyed(by("alert-deliveries"), deliveryLine, (node, done) => setText(node.when, show.ago(done.at, this.now)));
   }
 
-  /** Draws what is known, and asks again now and then: there is nothing to see from second to second. */
+  /** Draws the known state and requests it again at long intervals: it does not change from second to second. */
   update(now) {
     this.now = now;
     if (now >= this.due || this.due - now > 2 * EVERY_S) {
@@ -30,7 +30,7 @@ export class Alerts {
       const answer = await fetch("/api/alerts", { cache: "no-store", signal: AbortSignal.timeout(1000 * EVERY_S) });
       if (answer.ok) this.known = await answer.json();
     } catch {
-      // The line to the process says that it does not answer.
+      // The connection line shows that the process does not respond.
       return;
     }
     this.#draw();

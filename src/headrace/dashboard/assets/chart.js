@@ -11,7 +11,7 @@ const BOTTOM = 20;
 const SECONDS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400];
 let made = 0;
 
-/** The distance between two lines of the axis, so that about four are enough. */
+/** The distance between two grid lines of the axis: about four grid lines. */
 export function step(max, kind) {
   const rough = max / 4;
   if (kind === "seconds" && rough <= SECONDS[SECONDS.length - 1]) return SECONDS.find((value) => value >= rough);
@@ -21,7 +21,7 @@ export function step(max, kind) {
   return base * power * [1, 2, 2.5, 5, 10].find((value) => value * power >= size * 0.999999);
 }
 
-/** A value of the axis: round, hence short. */
+/** A value of the axis: round values have a short text. */
 function onAxis(value, unit) {
   if (!value) return "0";
   if (unit.kind !== "seconds" || value < 60) return unit.show(value).replace(/\.0+(?= |$)/, "");
@@ -29,7 +29,7 @@ function onAxis(value, unit) {
   return `${Number((value / size).toFixed(1))} ${word}`;
 }
 
-/** Points of a stretch: at most one per `width` of time, null where there is a gap. */
+/** Points of a time range: at most one per `width` of time, null for a gap. */
 export function points(samples, value, from, to, width, reduce) {
   const out = [];
   const gap = Math.max(10, 3 * spacing(samples));
@@ -72,7 +72,7 @@ function firstFrom(samples, at) {
   return low;
 }
 
-/** How far apart the older samples are; the newer ones come every second. */
+/** The interval of the older samples; the newer ones arrive every second. */
 function spacing(samples) {
   const looked = Math.min(samples.length - 1, 20);
   return looked > 0 ? (samples[looked][0] - samples[0][0]) / looked : 1;
@@ -106,7 +106,7 @@ function area(list, x, y, floor) {
   return shape;
 }
 
-/** A bare line, for lists. */
+/** A line without axes, for lists. */
 export class Sparkline {
   constructor() {
     this.line = svg("path", { class: "line" });
@@ -125,7 +125,7 @@ export class Sparkline {
 }
 
 export class Chart {
-  /** `kind`: `number`, `seconds` or `bytes`; `value`: which figure of a sample; `show`: it in words; `least`: where the axis ends at least. */
+  /** `kind`: `number`, `seconds` or `bytes`; `value`: reads the figure from a sample; `show`: formats it; `least`: the lowest end of the axis. */
   constructor({ title, className, aside }) {
     made += 1;
     const id = `chart-${made}`;
@@ -175,14 +175,14 @@ export class Chart {
     this.#draw();
   }
 
-  /** The figures of now, in words. */
+  /** The current values as text. */
   say(text, more = "", warn = false) {
     setText(this.current.firstElementChild, text);
     setText(this.current.lastElementChild, more);
     this.current.classList.toggle("warn", warn);
   }
 
-  /** Show the values at a time; null: none. */
+  /** Show the values at a time; null hides them. */
   mark(at) {
     this.at = at;
     this.#mark();
@@ -248,7 +248,7 @@ export class Chart {
   #key(event) {
     const drawn = this.list.filter(Boolean);
     if (event.key === "Escape" && this.at !== null) {
-      event.preventDefault(); // Only the mark goes, not the page.
+      event.preventDefault(); // The key moves only the mark, not the page.
       return this.#hover(null);
     }
     if (!drawn.length || !["ArrowLeft", "ArrowRight", "Home", "End"].includes(event.key)) return undefined;

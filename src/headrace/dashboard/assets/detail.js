@@ -1,4 +1,4 @@
-// One pipe, in full.
+// All details of one pipe.
 
 import { act, resync, skip, stop } from "./actions.js";
 import { Chart } from "./chart.js";
@@ -15,7 +15,7 @@ const LAG_S = { value: 2, kind: "seconds", reduce: "max", show: show.lag, least:
 const LAG_BYTES = { value: 3, kind: "bytes", reduce: "max", show: show.bytes, least: 1024, suffix: "" };
 const LAG_RECORDS = { value: 3, kind: "number", reduce: "max", show: show.short, least: 10, suffix: " records" };
 
-/** A small choice between few things. */
+/** A selector with few options. */
 function choice(label, options, onChange) {
   const node = el("span", { class: "choice", attrs: { role: "group", "aria-label": label } });
   for (const [value, text] of options) {
@@ -159,7 +159,7 @@ export class Detail {
   }
 }
 
-/** What a screen reader is told when a pipe comes into another stage. */
+/** The announcement for screen readers when a pipe enters another stage. */
 export function announcement(before, pipe) {
   const cause = pipe.stage === "failed" && pipe.error ? `: ${pipe.error.message}` : "";
   return `${pipe.name} was ${before}, is ${stage(pipe.stage).says}${cause}`;

@@ -1,9 +1,9 @@
-// Making and patching elements. Invariant: what comes from a server is only ever text or a property, never markup;
-// and nothing is touched that did not change, so that focus, scroll and selection stay.
+// Creates and updates elements. Invariant: data from a server is set as text or as a property, never as markup.
+// An element that did not change is not touched, so that focus, scroll position and selection stay.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element. `props`: `class`, `text`, `on` (listeners), `hidden` and other properties by name, attributes by `attrs`. */
+/** Create an element. `props`: `class`, `text`, `on` (listeners), `hidden` and other properties by name, attributes in `attrs`. */
 export function el(tag, props = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -24,7 +24,7 @@ export function svg(tag, attrs = {}, ...children) {
   return node;
 }
 
-/** One of the pictures of index.html; for eyes only. */
+/** An icon of index.html, hidden from screen readers. */
 export function icon(name) {
   return svg("svg", { class: "icon", "aria-hidden": "true", viewBox: "0 0 16 16" }, svg("use", { href: `#i-${name}` }));
 }
@@ -43,7 +43,7 @@ export function setAttr(node, name, value) {
   } else if (node.getAttribute(name) !== value) node.setAttribute(name, value);
 }
 
-/** Properties that are cheap to read: `hidden`, `disabled`, `title`, `className`. */
+/** Set a property that is cheap to read: `hidden`, `disabled`, `title`, `className`. */
 export function setProp(node, name, value) {
   if (node[name] !== value) node[name] = value;
 }
@@ -52,13 +52,13 @@ export function setVar(node, name, value) {
   if (node.style.getPropertyValue(name) !== value) node.style.setProperty(name, value);
 }
 
-/** A list that follows items by their keys: nodes are made, updated, moved and removed, but never recreated. */
+/** A list that shows items by their keys: nodes are created, updated, moved and removed, but never created twice. */
 export class Keyed {
   constructor(parent, create, update) {
     Object.assign(this, { parent, create, update, nodes: new Map() });
   }
 
-  /** `held`: nodes that are there keep their order (someone is looking at them). */
+  /** With `held`, existing nodes keep their order (the user is busy with them). */
   set(items, keyOf, held = false) {
     const { parent, nodes } = this;
     const wanted = new Set();
@@ -90,26 +90,26 @@ export class Keyed {
 }
 
 function move(parent, node, before) {
-  // moveBefore keeps focus and running transitions, where a browser has it.
+  // moveBefore keeps focus and running transitions, in browsers that have it.
   if (parent.moveBefore) parent.moveBefore(node, before);
   else parent.insertBefore(node, before);
 }
 
-/** Whether someone is busy with what is in a node: the pointer, the focus or a selection is inside. */
+/** Whether the user is busy with the content of a node: the pointer, the focus or a selection is inside it. */
 export function busy(node) {
   if (node.matches(":hover") || node.contains(document.activeElement)) return true;
   const selection = document.getSelection();
   return Boolean(selection && !selection.isCollapsed && selection.anchorNode && node.contains(selection.anchorNode));
 }
 
-/** Puts text on the clipboard; where that is forbidden (a page that is not on loopback and without TLS), by a selection. */
+/** Copy text to the clipboard. If the browser forbids that (a page neither on loopback nor with TLS), copy it by a selection. */
 export async function copy(text) {
   if (navigator.clipboard && window.isSecureContext) {
     try {
       await navigator.clipboard.writeText(text);
       return true;
     } catch {
-      // Denied: the old way may still be allowed.
+      // Denied: copying by a selection may still be allowed.
     }
   }
   const area = el("textarea", { class: "offscreen", value: text });

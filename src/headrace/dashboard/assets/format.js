@@ -1,4 +1,4 @@
-// Numbers and times as people read them. Widths stay put: figures are shown with tabular digits, units are short.
+// Formats numbers and times. Widths are constant: figures have tabular digits, units are short.
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const NONE = "–";
@@ -40,7 +40,7 @@ export function bytes(n) {
   return NONE;
 }
 
-/** A lag: tenths matter below ten seconds. */
+/** A lag; with tenths of a second below ten seconds. */
 export function lag(s) {
   if (s === null || s === undefined) return NONE;
   if (s < 0.1) return `${Math.max(0, s).toFixed(2)} s`;
@@ -64,7 +64,7 @@ function both(seconds, large, largeUnit, small, smallUnit) {
   return second ? `${first} ${largeUnit} ${second} ${smallUnit}` : `${first} ${largeUnit}`;
 }
 
-/** As short as it can be said: 13 s, 13 min, 5 h, 3 d */
+/** The shortest form: 13 s, 13 min, 5 h, 3 d */
 export function coarse(s) {
   const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([seconds]) => s >= seconds) ?? [1, "s"];
   return `${Math.max(0, Math.floor(s / size))} ${unit}`;
@@ -79,7 +79,7 @@ export function ago(at, now) {
 
 const two = (n) => String(n).padStart(2, "0");
 
-/** The wall clock, with the day if it is not today. */
+/** The time of day, with the date if it is not today. */
 export function clock(at, now = Date.now() / 1000) {
   if (!at) return NONE;
   const date = new Date(at * 1000);
@@ -91,7 +91,7 @@ export function clock(at, now = Date.now() / 1000) {
 export function percent(part, total, done) {
   if (done) return "100 %";
   if (!total) return NONE;
-  // Totals are the source's guesses: only the end is the end.
+  // The source only estimates the total: 100 % is shown only at the end.
   return `${Math.min(99, Math.floor((100 * part) / total))} %`;
 }
 

@@ -1,4 +1,4 @@
-// Shortcuts: plain keys, only when nobody types; all of them are in the help (`?`).
+// Keyboard shortcuts: plain keys, inactive while the user types. The help (`?`) lists all of them.
 
 const TYPING = "input:not([type=checkbox]), textarea, select, [contenteditable]";
 
@@ -8,7 +8,7 @@ export function listen(commands) {
     if (document.querySelector("dialog[open]")) return;
     const typing = event.target instanceof Element && event.target.matches(TYPING);
     if (typing) {
-      // Out of a filter: empty it first, then leave it.
+      // Escape in a filter clears it first and then leaves it.
       if (event.key === "Escape") leave(event.target);
       return;
     }

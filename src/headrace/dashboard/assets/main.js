@@ -1,4 +1,4 @@
-// The page: what is shown where, and how updates get there. The address says which pipe (`#/pipes/NAME`).
+// The page: which view is shown, and how it receives updates. The address names the pipe (`#/pipes/NAME`).
 
 import { Alerts } from "./alerts.js";
 import { Detail, announcement } from "./detail.js";
@@ -26,7 +26,7 @@ let connection = 0;
 let stages = new Map();
 let cpu = [];
 
-/** The pipe that the address names; of a process with one pipe, that one. */
+/** The pipe that the address names; the only pipe if the process has one. */
 function selected() {
   const named = /^#\/pipes\/(.*)$/.exec(location.hash);
   if (named) {
@@ -53,7 +53,7 @@ function onLine(state) {
   drawLine();
 }
 
-/** Only what is looked at is drawn; a hidden page draws its title. */
+/** Draw only the visible view; a hidden page only sets its title. */
 function draw() {
   if (!status) return;
   drawTitle();
@@ -87,7 +87,7 @@ function drawProcess() {
   setText(by("pid"), String(status.pid));
   setText(by("uptime"), show.coarse(now - status.started));
   setText(by("memory"), show.bytes(status.memory_bytes));
-  // The process counts now and then only: over ten seconds it is right.
+  // The process updates its count at intervals: the rate over ten seconds is correct.
   if (cpu[0]?.pid !== status.pid) cpu = [];
   cpu.push({ pid: status.pid, at: now, used: status.cpu_s });
   while (cpu.length > 2 && now - cpu[1].at >= 10) cpu.shift();
@@ -107,7 +107,7 @@ function drawLine() {
   }
 }
 
-/** Stages that changed are told to screen readers; failures at once. */
+/** Announce changed stages to screen readers, failures immediately. */
 function tellChanges() {
   const fresh = new Map(status.pipes.map((pipe) => [pipe.name, pipe.stage]));
   for (const pipe of status.pipes) {
@@ -121,7 +121,7 @@ function go(name) {
   location.hash = name === null ? "#/" : address(name);
 }
 
-/** The next or previous pipe among those that the filter leaves. */
+/** Select the next or previous pipe among those that match the filter. */
 function walk(by_) {
   if (!status) return false;
   const names = overview.chosen(status.pipes).map((pipe) => pipe.name);
@@ -139,7 +139,7 @@ function walkLines(by_) {
   return true;
 }
 
-/** The pipe that a key means: the open one, or the one whose line has the focus. */
+/** The pipe to which a key applies: the open one, or the one whose line has the focus. */
 function meant() {
   if (document.body.dataset.view === "pipe") return detail.pipe;
   const index = [...document.querySelectorAll("#list a.pipe")].indexOf(document.activeElement);
@@ -158,7 +158,7 @@ function setTheme(theme) {
   try {
     localStorage.setItem("headrace.theme", theme);
   } catch {
-    // Storage is forbidden: it lasts as long as the page.
+    // The browser forbids storage: the choice lasts until the page is closed.
   }
 }
 

@@ -1,4 +1,4 @@
-// All pipes: totals, stages as a filter, one line each. Fit for many.
+// The list of all pipes: totals, stages as a filter, one line per pipe. Suitable for many pipes.
 
 import { Sparkline } from "./chart.js";
 import { el, icon, Keyed, setAttr, setIcon, setProp, setText } from "./dom.js";
@@ -23,7 +23,7 @@ export function setBadge(node, name) {
   setProp(node, "title", known.says);
 }
 
-/** Whether a pipe that is meant to be near its source is not. */
+/** Whether a pipe that should be close to its source lags behind. */
 export function late(pipe) {
   return (pipe.lag_s ?? 0) > 60 && !["paused", "stopping", "stopped", "disabled"].includes(pipe.stage);
 }
@@ -62,7 +62,7 @@ function pipeLine() {
   return Object.assign(node, { parts, link });
 }
 
-/** What a line says besides figures. */
+/** The text of a line next to its figures. */
 function noteOf(pipe, now) {
   if (pipe.stage === "failed" && pipe.error) return pipe.error.message;
   if (pipe.stage === "retrying") return `again in ${show.duration(pipe.next_try - now)}: ${pipe.error?.message ?? ""}`;
@@ -104,7 +104,7 @@ export class Overview {
     this.onFilter = () => {};
   }
 
-  /** Those that the filters leave, in the file's order. */
+  /** The pipes that match the filters, in the file's order. */
   chosen(pipes) {
     const words = this.nodes.get("pipe-filter").value.toLowerCase().split(/\s+/).filter(Boolean);
     return pipes.filter((pipe) => {

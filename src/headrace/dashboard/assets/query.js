@@ -1,4 +1,4 @@
-// The query box: read-only SQL on a pipe's sink, its result as a table. A result belongs to the pipe that it was asked of.
+// The query box: read-only SQL on a pipe's sink, with the result as a table. A result belongs to the pipe that was queried.
 
 import { post, Refused } from "./actions.js";
 import { copyButton, el, setProp, setText } from "./dom.js";
@@ -30,7 +30,7 @@ export class Query {
     });
   }
 
-  /** Another pipe: its own text and result come back. */
+  /** Switch to another pipe and restore its text and result. */
   show(pipe) {
     if (this.pipe?.name === pipe.name) {
       this.pipe = pipe;

@@ -1,4 +1,4 @@
-// What the charts are drawn from: per pipe the last hour, from the process's history and then from the stream.
+// The samples of the charts: the last hour of each pipe, first from the process's history and then from the stream.
 
 const KEPT_S = 3660;
 const AT_ONCE = 4;
@@ -26,7 +26,7 @@ export class Samples {
     if (old > 60) list.splice(0, old);
   }
 
-  /** Ask for the history of a pipe once per connection; few at a time, those that are asked for last come first. */
+  /** Request the history of a pipe once per connection: few at a time, the latest requests first. */
   want(name, connection) {
     if (this.asked.get(name) === connection) return;
     this.asked.set(name, connection);
@@ -48,7 +48,7 @@ export class Samples {
       const answer = await fetch(`/api/pipes/${encodeURIComponent(name)}/history`, { cache: "no-store" });
       if (answer.ok) this.#merge(name, (await answer.json()).samples);
     } catch {
-      // The line is lost: it is asked again when that is back. Until then there is what the stream brought.
+      // The connection is lost: request the history again after the reconnect. Until then only the stream's samples are shown.
     } finally {
       this.running -= 1;
       this.#next();

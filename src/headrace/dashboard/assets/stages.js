@@ -1,4 +1,4 @@
-// The stages of a pipe: what they are called, how they look, what can be done in each.
+// The stages of a pipe: their names, their appearance and their actions.
 
 export const STAGES = new Map([
   ["failed", { icon: "failed", tone: "bad", says: "failed: needs a person" }],
@@ -23,7 +23,7 @@ const RESUMES = new Set(["paused", "stopped", "failed", "retrying"]);
 const PAUSES = new Set(["starting", "snapshot", "streaming", "waiting"]);
 const RUNS = new Set(["snapshot", "streaming", "waiting"]);
 
-/** What the first button does: `pause`, `resume`, or nothing now (null). */
+/** The action of the first button: `pause`, `resume`, or null if there is none. */
 export function toggle(name) {
   if (RESUMES.has(name)) return "resume";
   return PAUSES.has(name) ? "pause" : null;
@@ -42,7 +42,7 @@ export function runs(name) {
   return RUNS.has(name);
 }
 
-/** Of topics, what lies behind is counted in records. */
+/** The lag of topics is counted in records. */
 export function behindUnit(pipe) {
   return pipe.source.startsWith("kafka") ? "records" : "bytes";
 }

@@ -1,5 +1,5 @@
-// The line to the process: every status as it comes, and whether the line is there.
-// Invariant: a line that is silent for longer than SILENT_MS counts as lost, whatever the browser believes; it is opened again for ever.
+// The connection to the process: receives every status and tracks the state of the connection.
+// Invariant: a connection that is silent for longer than SILENT_MS counts as lost, even if the browser reports it open. It is retried forever.
 
 const SILENT_MS = 6000;
 const WAITS_MS = [500, 1000, 2000, 4000, 8000];
@@ -20,7 +20,7 @@ export class Stream {
     return Date.now() / 1000 + this.skew;
   }
 
-  /** Try at once, instead of when it would be time. */
+  /** Reconnect now instead of at the scheduled time. */
   again() {
     this.#close();
     this.tries = 0;
@@ -30,13 +30,13 @@ export class Stream {
   async #open() {
     clearTimeout(this.timer);
     if (this.tries === 0) this.onLine("connecting");
-    // A plain answer first: it brings the process's clock, and says what is wrong if something is.
+    // Start with a plain request: its response has the process's clock, or the cause of an error.
     if (!(await this.#once())) return this.#lost();
     if (document.hidden) return this.#later();
     const source = new EventSource("/api/stream");
     this.source = source;
     source.addEventListener("status", (event) => {
-      // A plain answer does not clear this: a process that ends may still give one.
+      // A plain response does not clear this: a process that is stopping may still send one.
       this.ended = false;
       this.#alive();
       this.onStatus(JSON.parse(event.data), this.now());
@@ -63,7 +63,7 @@ export class Stream {
     } catch {
       return false;
     }
-    // Not inside the try: what goes wrong in drawing is no lost line.
+    // Outside the try block: an error while drawing is not a lost connection.
     this.#alive();
     this.onStatus(status, this.now());
     return true;
@@ -72,7 +72,7 @@ export class Stream {
   #learnClock(date, asked) {
     const server = Date.parse(date ?? "");
     if (Number.isNaN(server)) return;
-    // The header has whole seconds: only a difference that is larger than that means something.
+    // The header has whole seconds: only a larger difference is significant.
     const skew = (server + 500 - (asked + Date.now()) / 2) / 1000;
     this.skew = Math.abs(skew) < 2 ? 0 : skew;
   }
@@ -104,7 +104,7 @@ export class Stream {
     this.timer = setTimeout(() => this.#open(), wait);
   }
 
-  /** A hidden page lets its line go (browsers allow six to a server) and asks now and then, for its title. */
+  /** A hidden page closes its connection (browsers allow six per server) and polls at long intervals, for its title. */
   #shown() {
     if (document.hidden) {
       this.#close();

@@ -1,5 +1,5 @@
-// The tables of a pipe: sorted, filtered, chosen. Five hundred are an ordinary number.
-// Invariant: lines that someone is busy with (pointer, focus, selection) stay where they are, however figures move.
+// The tables of a pipe: sorted, filtered, selected. Five hundred tables are a normal number.
+// Invariant: lines that the user is busy with (pointer, focus, selection) keep their place while their figures change.
 
 import { busy, el, icon, Keyed, setAttr, setIcon, setProp, setText, setVar } from "./dom.js";
 import * as show from "./format.js";
@@ -10,13 +10,13 @@ const VERDICTS = new Map([
   ["undecided", { icon: "unknown", tone: "warn" }],
   ["running", { icon: "starting", tone: "busy" }],
 ]);
-/** Rows of a comparison that are not simply equal. */
+/** Rows of a comparison with another result than "equal". */
 const COUNTS = ["different", "missing", "extra", "undecided", "repaired"];
-/** Lines that change places every second cannot be read. */
+/** Lines that change their place every second are unreadable. */
 const RESORT_S = 5;
 const WEIGHT = new Map([["different", 4], ["undecided", 3], ["running", 2], ["equal", 1]]);
 
-/** How tables are ordered by each column; larger first where that is what one looks for. */
+/** The sort order of each column; descending where users look for the largest values. */
 const ORDERS = {
   name: { key: (table) => table.name, first: 1 },
   target: { key: (table) => table.target, first: 1 },
@@ -60,7 +60,7 @@ export class Tables {
     this.#show(other);
   }
 
-  /** What an action is meant for: those chosen, or all. */
+  /** The tables to which an action applies: the selected ones, or all. */
   meant() {
     return this.pipe.tables.map((table) => table.name).filter((name) => !this.chosen.size || this.chosen.has(name));
   }

@@ -1,4 +1,4 @@
-// The token that changes need: from the link, kept for this tab only, asked for when there is none or it was refused.
+// The token that changes require: taken from the link and stored for this tab only. The user is asked for it if it is missing or rejected.
 
 import { setIcon, setProp, setText } from "./dom.js";
 
@@ -19,7 +19,7 @@ function write(token) {
     if (token) sessionStorage.setItem(KEPT, token);
     else sessionStorage.removeItem(KEPT);
   } catch {
-    // Storage is forbidden: it lives as long as the page.
+    // The browser forbids storage: the token lasts until the page is closed.
   }
   show();
 }
@@ -32,7 +32,7 @@ export function forget() {
   write("");
 }
 
-/** Take the token out of `#token=…`, and the address bar with it: history and screenshots keep addresses. */
+/** Take the token from `#token=…` and remove it from the address bar: history and screenshots keep addresses. */
 export function takeFromAddress() {
   const words = new URLSearchParams(location.hash.replace(/^#\/?\??/, ""));
   const given = words.get("token");
@@ -53,7 +53,7 @@ function show() {
   button.classList.toggle("has-token", has);
 }
 
-/** Ask for the token; what was given, or "" if it was not. */
+/** Ask the user for the token; returns it, or "" if the user gave none. */
 export function ask(reason) {
   const dialog = document.getElementById("token-dialog");
   const field = document.getElementById("token-field");

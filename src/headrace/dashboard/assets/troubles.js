@@ -1,4 +1,4 @@
-// Errors with their place and remedy, snapshots under way, schema changes: the lists of a pipe.
+// Lists of a pipe: errors with position and remedy, running snapshots, schema changes.
 
 import { copyButton, el, Keyed, setProp, setText, setVar } from "./dom.js";
 import * as show from "./format.js";
@@ -13,7 +13,7 @@ export function asText(pipe, trouble) {
   return lines.join("\n");
 }
 
-/** The error that a pipe halted by, or what it waits for: in full, above all else. */
+/** The error that halted a pipe, or the wait it is in: complete, at the top. */
 export class Halt {
   constructor(onSkip) {
     const by = (id) => document.getElementById(id);
@@ -51,7 +51,7 @@ export class Halt {
   }
 }
 
-/** Tables whose rows come over. */
+/** Tables whose snapshot is running. */
 export class Snapshot {
   constructor() {
     const by = (id) => document.getElementById(id);
@@ -72,13 +72,13 @@ export class Snapshot {
     const pace = this.#pace(pipe.name, copied, now);
     setText(this.says, `${part}: ${show.count(copied)} of about ${show.count(total)} rows, ${copies.length - open.length} of ${show.plural(copies.length, "table")} done${left}${pace}`);
     setProp(this.bar, "value", total ? copied / total : 0);
-    // Those that move first: who looks wants to see what is being done.
+    // Tables with progress first: users look for the running ones.
     const order = [...open.filter((table) => table.copied > 0), ...open.filter((table) => !table.copied)];
     this.list.set(order.slice(0, COPIES_SHOWN), (table) => table.name);
     setText(this.more, order.length > COPIES_SHOWN ? `and ${show.plural(order.length - COPIES_SHOWN, "table")} more` : "");
   }
 
-  /** Rows per second over the last ten seconds or so. */
+  /** Rows per second over about the last ten seconds. */
   #pace(name, copied, now) {
     if (this.marks?.[0]?.name !== name) this.marks = [];
     this.marks.push({ name, copied, now });
