@@ -1,8 +1,8 @@
 """Text that a terminal shows as it is: the one place that escapes names and values before people read them.
 
 Invariant: escaped text is one line without control, format or direction characters, so that it cannot move the cursor, end a line, forge
-another line, or change the order of letters. The escapes are those of JSON (`\\n`, `\\u001b`), hence inside a JSON string they keep the
-value. Escaping twice changes nothing.
+another line, or change the order of letters. The escapes are those of JSON (`\\n`, `\\u001b`), so inside a JSON string they keep the value.
+Escaping twice changes nothing.
 """
 
 from __future__ import annotations

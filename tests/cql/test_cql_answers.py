@@ -55,7 +55,7 @@ def test_all_pages_are_taken() -> None:
 def test_rows_without_an_end(row: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESULT_BYTES", 1 << 20)
     pages = Pages(lambda _: [row] * 10, last=None)
-    with pytest.raises(DefiniteError, match="its answer goes on after") as caught:
+    with pytest.raises(DefiniteError, match="its result is not complete after") as caught:
         CqlSession(ADDRESS, pages).execute("SELECT * FROM t")
     assert pages.number < 12
     assert "SELECT * FROM t" in str(caught.value)
@@ -64,12 +64,12 @@ def test_rows_without_an_end(row: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_many_small_rows_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESULT_BYTES", 1 << 20)
     pages = Pages(lambda _: [Row(None, 1)] * 1000, last=None)
-    with pytest.raises(DefiniteError, match="its answer goes on after"):
+    with pytest.raises(DefiniteError, match="its result is not complete after"):
         CqlSession(ADDRESS, pages).execute("SELECT")
     assert pages.number < 20
 
 
 def test_empty_pages_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ANSWER_TIMEOUTS", 0.005)
-    with pytest.raises(DefiniteError, match="its answer goes on after 0 rows"):
+    with pytest.raises(DefiniteError, match="its result is not complete after 0 rows"):
         CqlSession(ADDRESS, Pages(lambda _: [], last=None)).execute("SELECT")

@@ -107,7 +107,7 @@ def test_status(control: FakeControl, capsys: pytest.CaptureFixture[str]) -> Non
 def test_pause_resume_and_stop_commands(control: FakeControl, capsys: pytest.CaptureFixture[str]) -> None:
     assert "shop: pauses" in said(capsys, "pause", "shop", "orders")
     assert {pipe.stage for pipe in control.status().pipes if pipe.group in ("shop", "orders")} == {PipeStage.PAUSED}
-    assert "shop: goes on" in said(capsys, "resume", "shop", "--file", "headrace.toml")
+    assert "shop: resumes" in said(capsys, "resume", "shop", "--file", "headrace.toml")
     assert "shop: stops" in said(capsys, "stop", "shop", "--state", "kept/here")
     # A pipe that refuses does not affect the others; all errors are reported.
     text = said(capsys, "pause", "old", "crm", "events", code=2)

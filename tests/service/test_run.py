@@ -97,7 +97,7 @@ def test_control_commands_reach_a_running_process(shop: Callable[[str], None], t
         assert "shop: pauses" in said("pause", "shop", "--file", file)
         run.until(lambda: remote.pipe("shop").stage is PipeStage.PAUSED)
         shop("DELETE FROM orders WHERE id <= 100")
-        assert "goes on" in said("resume", "shop", "--file", file)
+        assert "resumes" in said("resume", "shop", "--file", file)
         run.until(lambda: remote.pipe("shop").stage is PipeStage.STREAMING)
         text = said("verify", "--pipe", "shop", "--file", file, "--wait", "120")
         assert f"{orders}: equal, 2,400 rows, 0 differences" in text

@@ -192,7 +192,7 @@ def _smtp_error(rule: AlertRule, code: int, text: bytes | str) -> HeadraceError:
 
 
 class _Deadline:
-    """Ends an attempt that takes too long; the timeout of a socket alone begins anew with each byte."""
+    """Ends an attempt that takes too long. A socket's own timeout is not enough: each byte restarts it."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

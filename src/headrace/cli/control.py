@@ -158,7 +158,7 @@ def pause(arguments: argparse.Namespace) -> int:
 
 
 def resume(arguments: argparse.Namespace) -> int:
-    return _apply_to_pipes(arguments, lambda control, name: control.resume(name), "goes on")
+    return _apply_to_pipes(arguments, lambda control, name: control.resume(name), "resumes")
 
 
 def stop(arguments: argparse.Namespace) -> int:

@@ -148,7 +148,7 @@ SUBJECTS: Final = {
     "sources.NAME": "Where changes come from.",
     "sinks.NAME": "Where they go.",
     "pipes.NAME": "Which sources go to which sink.",
-    "alerts.NAME": "Who is told about what (see [alerts](operations/alerts.md)).",
+    "alerts.NAME": "Which alerts go to which receivers (see [alerts](operations/alerts.md)).",
 }
 
 

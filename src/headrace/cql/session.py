@@ -60,7 +60,7 @@ class CqlSession:
                 rows += page
                 size += sum(map(_held_bytes, page))
                 if size > RESULT_BYTES or time.monotonic() > until:
-                    raise violation(f"its answer goes on after {len(rows)} rows of {size >> 20} MiB: {_short(query)}")
+                    raise violation(f"its result is not complete after {len(rows)} rows of {size >> 20} MiB: {_short(query)}")
                 if not pages.has_more_pages:
                     return rows
                 pages.fetch_next_page()
@@ -119,7 +119,7 @@ def _opened(cluster: Cluster, address: CqlAddress) -> Session:
 
 def shared_session(address: CqlAddress) -> CqlSession:
     """This process's own session with the cluster, connected once."""
-    # A forked process has none of its parent's threads, hence none of its sessions.
+    # A forked process has none of its parent's threads and therefore none of its sessions.
     key = (address, os.getpid())
     with _opening:
         if key not in _open:

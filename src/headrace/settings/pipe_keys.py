@@ -126,7 +126,7 @@ class TargetKeys:
     """Whether the pipe may write to tables or topics of another pipe; otherwise that is an error."""
     patience: float = DEADLINE_S
     """How many seconds a task waits for a sink that is away or busy; 0: for ever. With `headrace run` at most 15, because pipes share task
-    slots; after that the pipe restarts, as often as necessary (`retry_seconds`)."""
+    slots; after that the pipe restarts, repeatedly if necessary (`retry_seconds`)."""
 
     @property
     def retry_timeout_s(self) -> float:

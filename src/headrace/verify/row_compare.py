@@ -1,9 +1,9 @@
 """Compares rows of the source and the target by key and by value.
 
-Invariant: no difference is found exactly if both sides have the same keys equally often and, under each key, the same values. A table
-without a key is compared by whole rows, each as often as it occurs. Floats are compared by their bits, NULL equals only NULL, enums and
-sets are compared as strings. No conversion can make two values equal. The comparison is pure: it knows Arrow tables only. Single rows are
-examined only where they differ, and only as many as are reported.
+Invariant: no difference is found exactly if both sides have the same number of rows with each key and, for each key, the same values. A
+table without a key is compared as a multiset of whole rows. Floats are compared by their bits, NULL equals only NULL, enums and sets are
+compared as strings. No conversion can make two values equal. The comparison is pure: it knows Arrow tables only. Single rows are examined
+only where they differ, and only as many as are reported.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class StartPosition:
             return LogStart(place, found.ttl, now)
         if time < floor:
             message = f"the log of {name} keeps its rows for {found.ttl} s: those that were written before {moment(floor)} have expired"
-            hint = "say --start-at oldest to begin with what is there, or leave it out to copy the table first"
+            hint = "use --start-at oldest to start with the rows that the log still has, or omit it to copy the table first"
             raise DefiniteError(message, place="--start-at", hint=hint)
         return LogStart(start_at(generations, time), found.ttl, time)
 

@@ -217,7 +217,7 @@ class _ProducerPool:
 
 
 def _key(settings: dict[str, str]) -> tuple[Any, ...]:
-    # A forked process has none of its parent's threads, hence none of its producers.
+    # A forked process has none of its parent's threads and therefore none of its producers.
     return os.getpid(), *sorted(settings.items())
 
 

@@ -77,7 +77,7 @@ class ReadTimes:
     def borderline(self, read_number: int, rows: pa.RecordBatch, times: NDArray[np.int64], written: pa.Int64Array) -> dict[str, int]:
         """Return rows that a read has seen and that may count as unseen: positions in hexadecimal, and write times.
 
-        (A write time is estimated at each read, with an error of more than a second: hence the wide margin.)
+        (The margin is wide because each read estimates the write time, with an error of more than a second.)
         """
         if not self.last or written.null_count == len(written):
             return {}

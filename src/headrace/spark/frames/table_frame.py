@@ -201,8 +201,8 @@ class TableRequest:
             raise DefiniteError(
                 f"table {self.table} has other columns from here on than the frame: {columns}",
                 place=place,
-                hint="start the query again: a new load() has the table's columns of now, and the checkpoint goes on where it ended "
-                "(if the table was changed while the query did not run, load once with .schema(...) as the table was at that place)",
+                hint="start the query again: a new load() has the table's current columns, and the query continues at its checkpoint "
+                "(if the table was changed while the query did not run, load once with .schema(...) as the table was at that position)",
             )
 
 

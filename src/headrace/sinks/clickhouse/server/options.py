@@ -22,7 +22,7 @@ class TargetEngine(StrEnum):
     REPLACING = "replacing"
     """The last image of each row, by version; `FINAL` shows the source's rows."""
     COLLAPSING = "collapsing"
-    """Each row as often as its signs sum up to."""
+    """Each row, repeated by the sum of its signs."""
     VERSIONED = "versioned"
     """Like collapsing, in any order of writing."""
     HISTORY = "history"

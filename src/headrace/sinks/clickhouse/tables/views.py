@@ -92,8 +92,8 @@ def _last_of_each(target_table: TargetTable, columns: list[str]) -> str:
 
 
 def _multiset_sql(target_table: TargetTable, listed: str, read: str) -> str:
-    """Return a SELECT that shows each row as often as insertions exceed deletions. During a batch a deletion may arrive before its
-    insertion; the row is then not shown."""
+    """Return a SELECT that repeats each row by the number of its insertions minus its deletions. During a batch a deletion may arrive
+    before its insertion; the row is then not shown."""
     sign = f"if({live_condition(target_table)}, 1, -1)"
     grouped = f"SELECT {listed}, sum({sign}) AS {_TIMES} FROM {read} GROUP BY {listed}"
     return f"SELECT {listed} FROM ({grouped}) ARRAY JOIN range(toUInt64(greatest({_TIMES}, 0)))"

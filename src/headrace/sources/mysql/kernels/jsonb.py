@@ -3,7 +3,7 @@
 Invariant: the text is a pure function of the document's bytes and equals the server's utf8mb4 rendering byte for byte, so a replay writes
 the same text. The document is not trusted: every offset and length is checked against its container before use, and nesting is bounded as
 in the server. Every visited header, key and value spends from a budget of as many bytes as the document has. The server never lets two
-values share bytes, so only a damaged document can exceed the budget. Hence work and text are linear in the document's size (see
+values share bytes, so only a damaged document can exceed the budget. Work and text are therefore linear in the document's size (see
 `text_room`), and offsets that form a loop or a bomb return `MALFORMED`.
 
 Layout (the server's `json_binary.h`): a type byte, then the value. Objects and arrays: count, size, key entries (offset, length), value

@@ -1,6 +1,6 @@
 """Extracts the log's events from the packets of the replication stream, compiled.
 
-A packet is a 3-byte length, a sequence number and a payload; a payload of 2^24-1 bytes goes on in the next packet. The first byte of an
+A packet is a 3-byte length, a sequence number and a payload; a payload of 2^24-1 bytes continues in the next packet. The first byte of an
 event's first packet is a status (0 for an event, 255 for an error, 254 for the end). `deframe` copies events verbatim, drops what is not
 part of the log file (heartbeats, artificial rotations, the format description repeated at a reconnect) and stops at whatever Python must
 see.
@@ -15,7 +15,7 @@ from headrace.kernels.memory import copy_bytes, load_2, load_3, load_4
 from headrace.kernels.pointers import Bytes, byte_at, compiled, pointer_to
 
 IN, OUT, PENDING, SEQUENCE = range(4)
-"""Cells of deframe's state: bytes consumed, bytes produced, whether a split event goes on, the next packet's number."""
+"""Cells of deframe's state: bytes consumed, bytes produced, whether a split event continues, the next packet's number."""
 
 MORE, SERVER_STATUS, ARTIFICIAL, OUT_FULL, BAD_SEQUENCE = range(5)
 
