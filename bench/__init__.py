@@ -1,5 +1,5 @@
-"""The benchmark: one workload, one run, one table, with Headrace and its peers side by side.
+"""The benchmark: Headrace and its peers read one workload, and one run prints one table.
 
-Every contender reads the same binary log of the same private server, in a fresh process that is measured from outside, so no figure
-here rests on what a contender says about itself except the moment of its first and last batch.
+Every contender reads the same binary log of the same private server. It runs in a fresh process that the benchmark measures from outside.
+Only the times of its first and last batch come from the contender itself.
 """

@@ -1,8 +1,8 @@
-"""What foreign-key cascades cost: one log in which 10 % of the child rows go by cascades, replicated with and without applying them.
+"""The cost of foreign-key cascades: one log in which cascades delete 10 % of the child rows, replicated with and without applying them.
 
-Both pipes run in this process, one after the other, into an embedded engine each; the best of several rounds counts. The pipe that ignores
-cascades writes the same changes and leaves the child rows, so the ratio is the cost of the cascades alone. The server is MariaDB, because
-MySQL logs the rows itself.
+Both pipes run in this process, one at a time, each into its own embedded engine. The best of several rounds counts. The pipe that ignores
+cascades writes the same changes and retains the child rows, so the ratio is the cost of the cascades alone. The server is MariaDB, because
+MySQL logs cascaded deletes itself.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ MOST = 1.3
 
 @dataclass(frozen=True, slots=True)
 class CascadeCost:
-    """The best time of each way."""
+    """The best time of each mode."""
 
     changes: int
     deleted: int
-    """Child rows that went by cascades, in each round."""
+    """Child rows that cascades delete in each round."""
     ignored_s: float
     applied_s: float
 
@@ -56,7 +56,7 @@ class CascadeCost:
 
 
 def measure_cascades(changes: int, console: Console) -> CascadeCost:
-    """Run both ways over the same changes."""
+    """Replicate the same changes in both modes."""
     console.print(f"cascades: {changes:,} changes on mariadb", highlight=False)
     times: dict[CascadeMode, list[float]] = {CascadeMode.IGNORE: [], CascadeMode.APPLY: []}
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory, ExitStack() as stack:

@@ -1,8 +1,8 @@
-"""Changes as blocks, straight into the sink's writer: for questions about the sink alone, at sizes for which a server's log takes too long.
+"""Generates change blocks for the sink's writer, to measure the sink alone at sizes for which generating a server's log takes too long.
 
-A table of orders that grows while it changes: of every block 60 % of the images insert new keys, 30 % update and 10 % delete rows drawn
-from all that live, old and new alike. So updates and deletions lie in other parts than the rows they are about, which is what makes
-reading under FINAL dear. A pure function of the number of rows and the seed.
+The table of orders grows while it changes. Of every block, 60 % of the images insert new keys, 30 % update and 10 % delete rows drawn from
+all live rows, old and new. Updates and deletes are therefore in other parts than the rows they change, which makes reads with FINAL
+expensive. The blocks are a pure function of the number of rows and the seed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 
 INSERTS, UPDATES, DELETES = 30_000, 15_000, 5_000
 IMAGES = INSERTS + UPDATES + DELETES
-"""Images of a block."""
+"""Row images of a block."""
 STATUSES = ("new", "paid", "packed", "shipped", "returned")
 CUSTOMERS = 200_000
 FIRST_SECOND, SECONDS = 1_577_836_800, 5 * 365 * 86_400
@@ -42,10 +42,10 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Growth:
-    """The table's life so far: which keys it has."""
+    """A growing table; tracks which keys are live."""
 
     def __init__(self, rows: int, seed: int = 20_26) -> None:
-        """`rows`: how many are to be left in the end."""
+        """`rows`: the number of rows after the last block."""
         self.rows = rows
         self._draw = np.random.Generator(np.random.PCG64(seed))
         self._live = np.zeros(self.blocks * INSERTS + 1, dtype=np.bool_)
@@ -62,7 +62,7 @@ class Growth:
 
     @property
     def keys(self) -> Numbers:
-        """The keys of the rows that are there."""
+        """The keys of the live rows."""
         return np.flatnonzero(self._live)
 
     def run(self) -> Iterator[ChangeBlock]:
@@ -84,7 +84,7 @@ class Growth:
         return ChangeBlock(SCHEMA, self._images(ids), pa.array(ops), pa.array(versions), moments)
 
     def _some(self, count: int) -> Numbers:
-        """Keys of living rows; one may come twice."""
+        """Keys of live rows; a key may occur twice."""
         drawn = self._draw.integers(1, self._next_id, count * 2)
         return drawn[self._live[drawn]][:count]
 
@@ -105,7 +105,7 @@ class Growth:
 
 
 def _hundredths(numbers: Numbers) -> pa.Array[Any]:
-    """Numbers that are not negative as decimals with two digits after the point."""
+    """Convert numbers that are not negative to decimals with two digits after the point."""
     words = np.zeros((len(numbers), 2), dtype=np.int64)
     words[:, 0] = numbers
     return pa.Array.from_buffers(pa.decimal128(12, 2), len(numbers), [None, pa.py_buffer(words)])

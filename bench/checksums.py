@@ -1,7 +1,7 @@
-"""Whether the copied tables equal the source's: rows and a sum of checksums over every column, made by each server with its own functions.
+"""Compares the copied tables with the source's: the number of rows and a sum of checksums over every column.
 
-Both sides render a row to the same text: columns in order, NULL as a word of its own. A row that is missing, doubled, stale or altered in
-any column changes the count or the sum.
+Each server computes both with its own functions. Both sides render a row to the same text: columns in order, NULL as `~`. A row that is
+missing, duplicated, stale or different in any column changes the count or the sum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NULL_WORD = "~"
 
 
 def compare_tables(target: Target, sink: ClickHouseReader) -> None:
-    """Raise unless every table has the same rows on both sides."""
+    """Raise an error unless every table has the same rows on both sides."""
     address = MySQLAddress(target.host, target.port, target.user, target.password, target.database)
     for schema in capture_tables(target):
         with connect(address) as connection:
@@ -40,7 +40,7 @@ def target_sql(schema: TableSchema) -> str:
 
 def _as_char(column: Column) -> str:
     text = f"CAST(`{column.name}` AS CHAR)"
-    # Debezium writes documents without the spaces that MySQL writes.
+    # Debezium writes JSON documents without the spaces that MySQL writes.
     return f"REPLACE(REPLACE({text}, ': ', ':'), ', ', ',')" if column.kind is Kind.JSON else text
 
 
@@ -48,6 +48,6 @@ def _as_text(column: Column) -> str:
     if column.kind is Kind.JSON:
         return f"replaceAll(replaceAll(toString(`{column.name}`), ': ', ':'), ', ', ',')"
     if column.kind is Kind.DECIMAL:
-        # MySQL keeps the zeros at the end.
+        # MySQL prints trailing zeros.
         return f"toDecimalString(`{column.name}`, {column.scale})"
     return f"toString(`{column.name}`)"

@@ -1,4 +1,4 @@
-"""Runs contenders over one corpus, one after the other, each in a fresh process tree and an empty scratch directory."""
+"""Runs contenders on one corpus, one at a time, each in a fresh process tree and an empty scratch directory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.command_usage import measure_command, read_cpu_s
 from bench.contenders.base import Contender, Window
 from bench.corpus import Corpus
-from bench.measure import measure_command, read_cpu_s
-from bench.supervise import Usage
+from bench.process_accounting import Usage
 from bench.target import Target
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -19,14 +19,14 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one contender did."""
+    """The result of one contender."""
 
     title: str
     note: str
     window: Window
     usage: Usage
     server_cpu_s: float
-    """What the server itself spent meanwhile, mostly on sending the log. Not in the contender's account."""
+    """CPU seconds of the source server during the run, mostly for sending the log. Not counted for the contender."""
 
     @property
     def rate(self) -> float:
@@ -38,12 +38,12 @@ class Result:
 
     @property
     def start_up_s(self) -> float:
-        """Wall time of the run outside of the window."""
+        """Wall time of the run outside the window."""
         return self.usage.wall_s - self.window.wall_s
 
 
 def run_contender(contender: Contender, corpus: Corpus) -> Result:
-    """The contender's median run by CPU seconds."""
+    """Return the contender's median run by CPU seconds."""
     with _suitable_target(contender, corpus) as target:
         runs = sorted((_run_once(contender, target) for _ in range(contender.repeats)), key=lambda result: result.window.cpu_s)
     return runs[len(runs) // 2]
@@ -64,6 +64,6 @@ def _run_once(contender: Contender, target: Target) -> Result:
 
 
 def python_environment() -> dict[str, str]:
-    """Lets a fresh interpreter in another directory find what this one finds."""
+    """Return the environment with which an interpreter in another directory imports the same modules as this one."""
     inherited = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return {"PYTHONPATH": os.pathsep.join((str(REPOSITORY), *(str(Path(entry).resolve()) for entry in inherited)))}

@@ -1,9 +1,8 @@
-"""A private server that holds the workload in its binary log, made once and kept.
+"""A private server with the workload in its binary log, generated once and cached.
 
-The directory's name is made of everything the log depends on, and the manifest is written last, after the server has stopped in order:
-a directory with a manifest is whole, one without is made anew. The log is reset just before the first CREATE TABLE and closed just after
-the last commit, so its first files are the workload from their first byte to their last, and whatever the server writes later goes to
-other files.
+The directory's name contains everything that the log depends on. The manifest is written last, after the server has shut down: a directory
+with a manifest is complete, one without a manifest is generated again. The log is reset just before the first CREATE TABLE and closed just
+after the last commit. Its first files are therefore exactly the workload, and later writes go to other files.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ GRANTS = "SELECT, RELOAD, PROCESS, SHOW DATABASES, LOCK TABLES, REPLICATION SLAV
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What was generated."""
+    """Describes the generated log."""
 
     changes: int
     rows: dict[str, int]
@@ -62,7 +61,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The running server and what its log holds."""
+    """The running server and the contents of its log."""
 
     server: PrivateServer
     manifest: Manifest
@@ -88,7 +87,7 @@ class Corpus:
 
     @contextmanager
     def disguised(self) -> Iterator[Target]:
-        """The same server for a reader that refuses MariaDB: while this lasts it calls itself MySQL 5.7."""
+        """Yield the same server for a reader that refuses MariaDB: until exit, the server reports version MySQL 5.7."""
         if self.server.flavour != "mariadb":
             yield self.target()
             return
@@ -104,17 +103,17 @@ class Corpus:
 
 
 def default_cache() -> Path:
-    """Where generated servers are kept."""
+    """The folder of the generated servers."""
     return cache_dir() / "bench"
 
 
 @contextmanager
 def open_corpus(flavour: str, workload: Workload, cache: Path) -> Iterator[Corpus]:
-    """The workload's server, started; generated first if it is not in the cache."""
+    """Start the workload's server; generate it first if it is not in the cache."""
     program = find_program(flavour)
     directory = cache / f"{flavour}-{program.version}-{workload.name}"
     cache.mkdir(parents=True, exist_ok=True)
-    with hold_alone(directory.with_name(directory.name + ".lock")):
+    with hold_lock(directory.with_name(directory.name + ".lock")):
         manifest_file = directory / "manifest.json"
         if not manifest_file.exists():
             shutil.rmtree(directory, ignore_errors=True)
@@ -125,8 +124,8 @@ def open_corpus(flavour: str, workload: Workload, cache: Path) -> Iterator[Corpu
 
 
 @contextmanager
-def hold_alone(path: Path) -> Iterator[None]:
-    """One benchmark at a time."""
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold the lock that admits one benchmark at a time."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -166,7 +165,7 @@ def _prepare(connection: Connection[Any], flavour: str, workload: Workload) -> N
 
 
 def _apply(connection: Connection[Any], workload: Workload, flavour: str) -> tuple[str, int]:
-    """Run every transaction; gives the log's position halfway."""
+    """Run every transaction; return the log's position halfway."""
     middle: tuple[str, int] | None = None
     packet: list[str] = []
     size = done = 0

@@ -1,10 +1,10 @@
-"""What FINAL costs: queries on a replicated table beside the same queries on the same rows in a plain MergeTree, in the same engine.
+"""The cost of FINAL: queries on a replicated table, compared with the same queries on the same rows in a plain MergeTree of the same
+engine.
 
-The table is filled by the sink's writer with every insert, update and deletion of its life; the plain one then holds the rows that are
-left and nothing else. Every answer must be the same in both. The queries run on a copy of the table's parts as the load left them (hard
-links; merges stopped), on the table itself one minute after the load, with its default settings, and after OPTIMIZE FINAL. Times are those
-of a client on loopback, the shortest of several askings (neighbours on the machine only lengthen them); the smallest are mostly the
-protocol's.
+The sink's writer fills the table with every insert, update and delete. The plain table then holds exactly the remaining rows. Every query
+must return the same rows from both. The queries run on a copy of the table's parts as loaded (hard links; merges stopped), on the table
+itself one minute after the load, with its default settings, and after OPTIMIZE FINAL. A client on loopback takes the times. The shortest
+of several runs counts, because other load on the machine only lengthens them. The shortest times are mostly those of the protocol.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ from testkit.pipelines.embedded_access import target_of
 NAME, PLAIN, VIEW, LOADED = "bench.orders", "bench.plain", "bench.orders_current", "bench.loaded"
 COLUMNS = ", ".join(column.name for column in SCHEMA.columns)
 RANGE_ROWS = 100_000
-KEYED_ASKINGS, ASKINGS, ASKED_S = 25, 3, 2.0
-"""How often a query with a key is asked, and any other: at least this often, and further for this time, up to the former number."""
-QUIET_S, PATIENCE_S = 3.0, 300.0
+KEYED_REPEATS, REPEATS, REPEAT_S = 25, 3, 2.0
+"""Repetitions of a query with a key and of any other query. The latter runs at least `REPEATS` times, then until `REPEAT_S` have passed or
+it ran `KEYED_REPEATS` times.
+"""
+QUIET_S, TIMEOUT_S = 3.0, 300.0
 MINUTE_S = 60.0
 AS_LOADED, LATER = "as loaded", "one minute later"
 MOST = {AS_LOADED: 3.0, LATER: 1.5}
-"""The targets: times the plain table."""
+"""Targets: the most times of the plain table's time."""
 COUNT = "count()"
-"""A plain table answers it without reading, so it is not judged."""
+"""A plain table answers it without reading rows, so it has no target."""
 QUERIES = {
     "one row by key": f"SELECT {COLUMNS} FROM {{table}} WHERE id = {{key}}",
     "100,000 rows by key": f"SELECT count(), sum(amount) FROM {{table}} WHERE id BETWEEN {{key}} AND {{key}} + {RANGE_ROWS - 1}",
@@ -59,9 +61,9 @@ class State:
     parts: int
     rows_stored: int
     seconds: Mapping[str, float]
-    """Each query under FINAL."""
+    """The time of each query with FINAL."""
     plain_s: Mapping[str, float]
-    """The same query on the plain table, asked by turns with the other."""
+    """The time of the same query on the plain table, run in turn with the other."""
 
     def times_plain(self, query: str) -> float:
         return self.seconds[query] / self.plain_s[query]
@@ -69,7 +71,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class FinalCost:
-    """What was found."""
+    """The result of the measurement."""
 
     rows: int
     changes: int
@@ -90,7 +92,7 @@ class FinalCost:
         return found
 
     def verdicts(self) -> Iterator[Verdict]:
-        """Judge the slowest of the queries that read rows of both tables."""
+        """Judge the slowest query of those that read rows of both tables."""
         for name, most in MOST.items():
             times = {query: self.states[name].times_plain(query) for query in QUERIES if query != COUNT}
             slowest = max(times, key=times.__getitem__)
@@ -111,36 +113,37 @@ def measure_final(rows: int, console: Console) -> FinalCost:
             writer.write(block)
         load_s = time.perf_counter() - began
         console.print(f"  {growth.changes:,} changes loaded in {load_s:.0f} s", highlight=False)
-        return _Asker(connect(target).client, growth, console).measure(load_s)
+        return _QueryTimer(connect(target).client, growth, console).measure(load_s)
 
 
-class _Asker:
-    """Asks both tables the same questions."""
+class _QueryTimer:
+    """Runs the same queries on both tables."""
 
     def __init__(self, client: Client, growth: Growth, console: Console) -> None:
         self._client, self._growth, self._console = client, growth, console
         keys = growth.keys
-        self._keys = [int(keys[len(keys) * n // (KEYED_ASKINGS + 1)]) for n in range(1, KEYED_ASKINGS + 1)]
+        self._keys = [int(keys[len(keys) * n // (KEYED_REPEATS + 1)]) for n in range(1, KEYED_REPEATS + 1)]
 
     def measure(self, load_s: float) -> FinalCost:
-        """Call it right after the load. The minute includes the making of the plain table, which competes with the merges."""
+        """Measure all states. Call this right after the load. The minute includes the creation of the plain table, which competes with the
+        merges."""
         loaded = time.monotonic()
         self._copy_parts()
         self._check_rows()
         self._make_plain()
         time.sleep(max(loaded + MINUTE_S - time.monotonic(), 0))
-        later = self._ask(NAME)
-        states = {AS_LOADED: self._ask(LOADED), LATER: later}
+        later = self._run_queries(NAME)
+        states = {AS_LOADED: self._run_queries(LOADED), LATER: later}
         began = time.perf_counter()
         self._client.command(f"OPTIMIZE TABLE {NAME} FINAL")
         optimize_s = time.perf_counter() - began
-        states["OPTIMIZE FINAL"] = self._ask(NAME)
-        states["its view t_current"] = self._ask(NAME, shown=VIEW)
+        states["OPTIMIZE FINAL"] = self._run_queries(NAME)
+        states["its view t_current"] = self._run_queries(NAME, shown=VIEW)
         growth = self._growth
         return FinalCost(growth.rows, growth.changes, load_s, optimize_s, self._parts(PLAIN)[0], states)
 
     def _copy_parts(self) -> None:
-        """Let another table have the parts as they are now."""
+        """Attach the parts, as they are now, to another table."""
         for statement in (
             f"CREATE TABLE {LOADED} AS {NAME}",
             f"SYSTEM STOP MERGES {LOADED}",
@@ -149,7 +152,7 @@ class _Asker:
             self._client.command(statement)
 
     def _check_rows(self) -> None:
-        """The sink shows exactly the rows that the changes leave, by number and by sum of keys."""
+        """Check that the sink shows exactly the rows that the changes leave, by their number and the sum of their keys."""
         keys = self._growth.keys
         found = self._client.query(f"SELECT count(), sum(id) FROM {NAME} FINAL").result_rows[0]
         if found != (len(keys), int(keys.sum())):
@@ -159,19 +162,19 @@ class _Asker:
 
     def _make_plain(self) -> None:
         self._client.command(f"CREATE TABLE {PLAIN} ENGINE = MergeTree ORDER BY id AS SELECT {COLUMNS} FROM {LOADED} FINAL")
-        self._settle(PLAIN)
+        self._await_merges(PLAIN)
 
-    def _ask(self, table: str, shown: str = "") -> State:
-        """Every query, of both tables by turns: what disturbs one disturbs the other, and both must answer the same. `shown`: what to ask
-        instead of the table with FINAL."""
+    def _run_queries(self, table: str, shown: str = "") -> State:
+        """Run every query on both tables in turn, so that a disturbance affects both. Both must return the same rows. `shown` replaces the
+        table with FINAL in the queries."""
         parts = self._parts(table)
         shown = shown or f"{table} FINAL"
         best: dict[str, list[float]] = {}
         for name, form in QUERIES.items():
             times: tuple[list[float], list[float]] = ([], [])
-            keyed, asked_at = "{key}" in form, time.monotonic()
+            keyed, started_at = "{key}" in form, time.monotonic()
             for number, key in enumerate(self._keys):
-                if number >= ASKINGS and not keyed and time.monotonic() - asked_at > ASKED_S:
+                if number >= REPEATS and not keyed and time.monotonic() - started_at > REPEAT_S:
                     break
                 answers = []
                 for place, asked in enumerate((shown, PLAIN)):
@@ -191,9 +194,9 @@ class _Asker:
         parts, rows = self._client.query(f"SELECT count(), sum(rows) FROM system.parts WHERE {where}").result_rows[0]
         return int(parts), int(rows)
 
-    def _settle(self, table: str) -> None:
-        """Wait until ClickHouse has nothing to merge any more."""
-        seen, since, deadline = self._parts(table), time.monotonic(), time.monotonic() + PATIENCE_S
+    def _await_merges(self, table: str) -> None:
+        """Wait until ClickHouse has no more parts to merge."""
+        seen, since, deadline = self._parts(table), time.monotonic(), time.monotonic() + TIMEOUT_S
         while time.monotonic() - since < QUIET_S and time.monotonic() < deadline:
             time.sleep(0.2)
             running = self._client.query(f"SELECT count() FROM system.merges WHERE database || '.' || table = '{table}'").result_rows[0][0]

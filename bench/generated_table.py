@@ -1,4 +1,4 @@
-"""What every table of a workload has: its live keys, and the statements that change them."""
+"""Base of the workload's tables: the live keys of a table and the statements that change them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAYS_SINCE_2020 = 1_800
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One transaction: its statements (without BEGIN and COMMIT) and how many rows it changes."""
+    """One transaction: its statements, without BEGIN and COMMIT, and the number of rows that it changes."""
 
     statements: tuple[str, ...]
     inserts: int
@@ -35,7 +35,7 @@ class Transaction:
 
 
 class Table:
-    """A table's live keys, and the statements that change them."""
+    """A table's live keys and the statements that change them."""
 
     def __init__(self, seed: int) -> None:
         self._values = np.random.Generator(np.random.PCG64(seed))
@@ -44,7 +44,7 @@ class Table:
 
     @property
     def rows(self) -> int:
-        """How many rows it holds."""
+        """The number of live rows."""
         return len(self._live)
 
     def transact(self, inserts: int, updates: int, deletes: int, draw: random.Random) -> Transaction:
@@ -76,7 +76,7 @@ class Table:
 
     name: ClassVar[str] = ""
     schema: ClassVar[str] = ""
-    """Its CREATE TABLE statement."""
+    """The CREATE TABLE statement."""
 
     def _rows(self, ids: range) -> list[str]:
         raise NotImplementedError
@@ -86,7 +86,7 @@ class Table:
 
 
 def format_moment(number: int) -> str:
-    """A moment within five years of 2020, with microseconds, from any number."""
+    """Derive a time with microseconds, within five years from 2020, from any number."""
     second, micro = number % 86_400, number * 7 % 1_000_000
     day = np.datetime64("2020-01-01") + number // 86_400 % DAYS_SINCE_2020
     return f"{day} {second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}.{micro:06d}"

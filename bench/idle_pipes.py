@@ -1,7 +1,8 @@
-"""What pipes cost that have nothing to do: many of them in one `headrace run`, and one alone as the floor, on the same server.
+"""The cost of idle pipes: many of them in one `headrace run`, and one alone as the floor, on the same server.
 
-A private MariaDB has a database of ten tables for each pipe; all copies go into one embedded ClickHouse. Nothing is written while the cost
-is measured. Afterwards rows are inserted, one after the other, into one pipe's table among the many, and looked for in the copy.
+A private MariaDB has a database of ten tables for each pipe. All pipes write into one embedded ClickHouse. No rows change while the cost
+is measured. Afterwards rows are inserted, one at a time, into a table of one of the many pipes; the time until the sink shows each is the
+latency.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.contender_run import python_environment
+from bench.process_accounting import descendants, proportional_bytes, tree_cpu_s
 from bench.process_groups import cpu_shares, cpu_times, process_kind
-from bench.race import python_environment
-from bench.supervise import descendants, proportional_bytes, tree_cpu_s
 from bench.target import PASSWORD, USER
 from headrace.demo.private_process import find_free_port
 from headrace.demo.private_server import PrivateServer
@@ -39,39 +40,39 @@ from testkit.servers.servers import build
 
 PIPES, TABLES = 50, 10
 SETTLE_S, MEASURE_S, PROBES = 30.0, 120.0, 10
-START_PATIENCE_S, PROBE_PATIENCE_S, STOP_PATIENCE_S = 900.0, 60.0, 120.0
+START_TIMEOUT_S, PROBE_TIMEOUT_S, STOP_TIMEOUT_S = 900.0, 60.0, 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class IdleCost:
-    """So many pipes with nothing to do."""
+    """The cost of a number of idle pipes."""
 
     pipes: int
     tables: int
     start_s: float
-    """From the command until every pipe streamed, its tables copied."""
+    """Seconds from the command until every pipe streams; includes the snapshots."""
     cpu_share: float
-    """Of one core, all processes that were there all the time."""
+    """Share of one core, over all processes that ran during the whole measurement."""
     memory_bytes: int
-    """Proportional set sizes, all processes together."""
+    """Sum of the proportional set sizes of all processes."""
     processes: int
     memory_by_kind: Mapping[str, int]
     cpu_by_kind: Mapping[str, float]
     server_cpu_share: float
-    """What the source's server spends meanwhile."""
+    """Share of a core that the source server uses during the measurement."""
     probe_p50_s: float
-    """Commit to visible of single changes, in one pipe among these."""
+    """Commit to visible of single changes in one of the pipes."""
     probe_longest_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The floor and the many."""
+    """The cost of one pipe and of many."""
 
     costs: tuple[IdleCost, ...]
 
     def table(self) -> Table:
-        table = Table(title="Pipes with nothing to do, in one `headrace run`")
+        table = Table(title="Idle pipes in one `headrace run`")
         for heading in (
             "pipes",
             "tables",
@@ -103,7 +104,7 @@ class Idle:
         return table
 
     def kinds_table(self) -> Table:
-        table = Table(title="Where it goes")
+        table = Table(title="Cost by process")
         table.add_column("processes")
         for cost in self.costs:
             table.add_column(f"MB with {cost.pipes}", justify="right")
@@ -115,7 +116,7 @@ class Idle:
 
 
 def measure_idle(console: Console, pipes: int = PIPES, seconds: float = MEASURE_S) -> Idle:
-    """One pipe, then many."""
+    """Measure one pipe, then many."""
     console.print(f"idle: 1 and {pipes} pipes of {TABLES} tables, {seconds:.0f} s each", highlight=False)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory, build("mariadb", Path(directory) / "server") as server:
         _prepare(server, pipes)
@@ -199,7 +200,7 @@ def _running(server: PrivateServer, scratch: Path, pipes: int) -> Iterator[subpr
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            code = process.wait(STOP_PATIENCE_S)
+            code = process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             code = process.wait()
@@ -208,7 +209,7 @@ def _running(server: PrivateServer, scratch: Path, pipes: int) -> Iterator[subpr
 
 
 def _await_streaming(process: subprocess.Popen[bytes], scratch: Path, pipes: int) -> None:
-    deadline = time.monotonic() + START_PATIENCE_S
+    deadline = time.monotonic() + START_TIMEOUT_S
     stages: list[str] = []
     while time.monotonic() < deadline and process.poll() is None:
         stages = [str(pipe["stage"]) for pipe in _status(scratch)]
@@ -216,11 +217,11 @@ def _await_streaming(process: subprocess.Popen[bytes], scratch: Path, pipes: int
             return
         time.sleep(0.5)
     log = (scratch / "run.log").read_text(errors="replace")[-2000:]
-    raise TransientError(f"not all of {pipes} pipes streamed within {START_PATIENCE_S:.0f} s: {sorted(stages)}\n{log}", place=str(scratch))
+    raise TransientError(f"not all of {pipes} pipes streamed within {START_TIMEOUT_S:.0f} s: {sorted(stages)}\n{log}", place=str(scratch))
 
 
 def _status(scratch: Path) -> list[dict[str, Any]]:
-    """What the process says of its pipes; nothing while it cannot be asked."""
+    """Return the status of the pipes, or nothing while the process does not respond."""
     try:
         known = json.loads((scratch / "state" / "control.json").read_text())
         with urllib.request.urlopen(f"{known['url'].rstrip('/')}/api/status", timeout=10) as answer:
@@ -230,7 +231,7 @@ def _status(scratch: Path) -> list[dict[str, Any]]:
 
 
 def _probes(server: PrivateServer, warehouse: Path, pipe: int) -> Iterator[float]:
-    """Commit to visible, of one row after the other."""
+    """Yield the latencies, commit to visible, of single rows."""
     holder = read_serving_process(warehouse)
     assert holder is not None
     client = connect_sink(ClickHouseTarget(holder.host, holder.port, password=read_account(warehouse).password)).client
@@ -240,8 +241,8 @@ def _probes(server: PrivateServer, warehouse: Path, pipe: int) -> Iterator[float
             since = time.perf_counter()
             cursor.execute(f"INSERT INTO {table} VALUES ({number}, 'probe', 0, NULL, NOW(6))")
             while not int(str(client.command(f"SELECT count() FROM {table} WHERE id = {number}"))):
-                if time.perf_counter() - since > PROBE_PATIENCE_S:
-                    raise TransientError(f"a row was not visible after {PROBE_PATIENCE_S:.0f} s", place=table)
+                if time.perf_counter() - since > PROBE_TIMEOUT_S:
+                    raise TransientError(f"a row was not visible after {PROBE_TIMEOUT_S:.0f} s", place=table)
                 time.sleep(0.01)
             yield time.perf_counter() - since
             time.sleep(1.0)

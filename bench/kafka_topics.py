@@ -1,7 +1,7 @@
-"""Kafka on both sides, with one broker: Debezium's own rate into it, its topics into ClickHouse, and the log into topics by Headrace.
+"""Kafka on both sides, with one broker: Debezium's rate into it, its topics into ClickHouse, and the binary log into topics by Headrace.
 
-Debezium runs as it does in production, as a connector of Kafka Connect with its defaults, and writes JSON without schemas; its window
-opens when its first records are in the broker and closes when all are. What the broker spends meanwhile is told beside each.
+Debezium runs as in production, as a connector of Kafka Connect with default settings, and writes JSON without schemas. Its window opens
+when its first records are in the broker and closes when all are. The broker's CPU time is reported separately.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from confluent_kafka import Consumer, TopicPartition
 from rich.console import Console
 from rich.table import Table
 
+from bench.command_usage import read_cpu_s
+from bench.contender_run import run_contender
 from bench.contenders import load_contender
 from bench.contenders.debezium import HEAP_OPTIONS
 from bench.corpus import Corpus, default_cache, open_corpus
-from bench.measure import read_cpu_s
-from bench.race import run_contender
-from bench.supervise import descendants, tree_cpu_s
+from bench.process_accounting import descendants, tree_cpu_s
 from bench.target import Target
 from bench.verdicts import Verdict, at_least
 from bench.workload import Workload
@@ -35,13 +35,13 @@ from testkit.servers.debezium import Worker, json_converters, mysql_settings
 PREFIX: Final = "debezium"
 SERVERS_VARIABLE: Final = "HEADRACE_BENCH_BROKER"
 FROM_PER_S, INTO_PER_S = 150_000, 100_000
-PATIENCE_S, POLL_S = 900.0, 0.05
+TIMEOUT_S, POLL_S = 900.0, 0.05
 HEADRACE = ("headrace-from-kafka", "headrace-into-kafka")
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """What one of them did."""
+    """The result of one way."""
 
     title: str
     note: str
@@ -49,7 +49,7 @@ class Passage:
     wall_s: float
     cpu_s: float
     broker_cpu_s: float
-    """Of the whole run, not of the window alone."""
+    """CPU seconds of the broker during the whole run, not only the window."""
 
     @property
     def rate(self) -> float:
@@ -58,7 +58,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What was found."""
+    """The result of the measurement."""
 
     changes: int
     bytes_per_change: float
@@ -88,7 +88,7 @@ class Topics:
 
 
 def measure_topics(flavour: str, changes: int, console: Console) -> Topics:
-    """Each in turn, from the same log, over the same broker."""
+    """Measure each way from the same log, one at a time, with the same broker."""
     console.print(f"kafka: {changes:,} changes on {flavour}", highlight=False)
     with (
         open_corpus(flavour, Workload(changes), default_cache()) as corpus,
@@ -96,25 +96,25 @@ def measure_topics(flavour: str, changes: int, console: Console) -> Topics:
         PrivateBroker(Path(directory) / "broker") as broker,
     ):
         passages = {"debezium": _debezium(corpus, broker, Path(directory))}
-        _tell(console, "debezium", passages["debezium"])
+        _print_rates(console, "debezium", passages["debezium"])
         kept = sum(file.stat().st_size for file in broker.data_dir.glob(f"{PREFIX}.*/*.log"))
-        with _told(broker.servers):
+        with _broker_address(broker.servers):
             for name in HEADRACE:
                 contender = load_contender(name)
                 before = _broker_cpu_s(broker)
                 window = run_contender(contender, corpus).window
                 spent = _broker_cpu_s(broker) - before
                 passages[name] = Passage(contender.title, contender.note, window.changes, window.wall_s, window.cpu_s, spent)
-                _tell(console, name, passages[name])
+                _print_rates(console, name, passages[name])
         return Topics(changes, kept / changes, passages)
 
 
-def _tell(console: Console, name: str, passage: Passage) -> None:
+def _print_rates(console: Console, name: str, passage: Passage) -> None:
     console.print(f"  {name}: {passage.rate:,.0f}/s, {passage.changes / passage.cpu_s:,.0f} per CPU second", highlight=False)
 
 
 def records_in(servers: str, wanted: Callable[[str], bool]) -> int:
-    """How many records the wanted topics hold, none having been deleted."""
+    """Return the number of records in the wanted topics, provided that none has been deleted."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench"})
     try:
         parts = [
@@ -130,7 +130,7 @@ def records_in(servers: str, wanted: Callable[[str], bool]) -> int:
 
 def _debezium(corpus: Corpus, broker: PrivateBroker, directory: Path) -> Passage:
     target = corpus.target()
-    # A deletion is two records: the event and its tombstone.
+    # A delete produces two records: the event and its tombstone.
     expected = target.changes + target.changes // 10
     before = _broker_cpu_s(broker)
     with Worker(directory / "connect", broker.servers, mariadb=target.flavour == "mariadb", java_options=HEAP_OPTIONS) as worker:
@@ -150,7 +150,7 @@ def _connector(corpus: Corpus, target: Target, worker: Worker) -> dict[str, str]
     return {
         **mysql_settings(corpus.server, PREFIX, worker.history_file("bench"), [target.database]),
         **json_converters(schemas=False),
-        # No rows are read, only the tables' definitions; the changes then come from the stored offset.
+        # Only the definitions of the tables are read, not their rows. The changes then start at the stored offset.
         "snapshot.mode": "recovery",
         "include.schema.changes": "false",
     }
@@ -162,10 +162,10 @@ def _place(target: Target) -> dict[str, object]:
 
 
 def _await(broker: PrivateBroker, holds: Callable[[int], bool]) -> int:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not holds(seen := records_in(broker.servers, lambda topic: topic.startswith(f"{PREFIX}."))):
         if time.monotonic() > deadline:
-            raise DefiniteError(f"Debezium has sent {seen} records after {PATIENCE_S:.0f} s", place=broker.servers)
+            raise DefiniteError(f"Debezium has sent {seen} records after {TIMEOUT_S:.0f} s", place=broker.servers)
         time.sleep(POLL_S)
     return seen
 
@@ -177,8 +177,8 @@ def _broker_cpu_s(broker: PrivateBroker) -> float:
 
 
 @contextmanager
-def _told(servers: str) -> Iterator[None]:
-    """What contenders, and those who check them, need to know of the broker."""
+def _broker_address(servers: str) -> Iterator[None]:
+    """Pass the broker's address to the contenders and to the checks of their results."""
     os.environ[SERVERS_VARIABLE] = servers
     try:
         yield

@@ -1,5 +1,7 @@
-"""A server with one table of many rows, made once by the server itself and kept beside the logs of `bench.corpus`. Its log is off: the rows
-are what is asked for, not the changes."""
+"""A server with one table of many rows. The server generates the rows once, and they are cached next to the logs of `bench.corpus`.
+
+The server's binary log is off: the benchmark needs the rows, not the changes.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.corpus import GRANTS, SETTINGS, hold_alone
+from bench.corpus import GRANTS, SETTINGS, hold_lock
 from bench.target import DATABASE, PASSWORD, USER
 from headrace.demo.private_server import PrivateServer
 from testkit.servers.servers import find_program
@@ -34,11 +36,11 @@ SCHEMA = f"""CREATE TABLE {DATABASE}.{TABLE} (
 
 @contextmanager
 def open_large_table(flavour: str, rows: int, cache: Path) -> Iterator[PrivateServer]:
-    """The server, started; its table is filled first if it is not in the cache."""
+    """Start the server; fill its table first if it is not in the cache."""
     program = find_program(flavour)
     directory = cache / f"{flavour}-{program.version}-rows-{rows}-r{REVISION}"
     cache.mkdir(parents=True, exist_ok=True)
-    with hold_alone(directory.with_name(directory.name + ".lock")):
+    with hold_lock(directory.with_name(directory.name + ".lock")):
         manifest = directory / "manifest.json"
         if not manifest.exists():
             shutil.rmtree(directory, ignore_errors=True)
@@ -67,7 +69,7 @@ def _fill(server: PrivateServer, rows: int) -> None:
 
 
 def _insert_sql(first: int, count: int) -> str:
-    """Rows `first` to `first + count - 1`: values that look drawn, and are functions of the key."""
+    """Insert rows `first` to `first + count - 1`. Their values look random, but are functions of the key."""
     key = f"(n + {first})"
     return (
         f"INSERT INTO {DATABASE}.{TABLE} SELECT {key}, {key} * 2654435761 % 200000, 1 + {key} * 7919 % 5, {key} * 104729 % 9000000 / 100, "

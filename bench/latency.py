@@ -1,9 +1,9 @@
-"""Commit to visible: how long after its commit a transaction can be read in the sink.
+"""Latency from commit to visible: how long after its commit a transaction can be read in the sink.
 
-A writer commits small transactions by the clock, not by the answers (a stall makes later transactions late, it does not thin them out).
-An observer asks the sink, again and again, which transactions it shows whole. Both share one clock. A transaction's latency runs from just
-before its COMMIT was sent to the arrival of the first answer that shows all its rows, so everything that measuring adds (on average half
-the pause between two questions, and the question's own time) is in the figure and none of it is taken out.
+A writer commits small transactions at fixed times and does not wait for the sink. A stall therefore delays transactions, but does not
+reduce their number. An observer queries the sink repeatedly for the transactions that are completely visible. Both use one clock. A
+transaction's latency runs from just before its COMMIT is sent to the arrival of the first result with all its rows. It includes what the
+measurement adds: on average half of the pause between two queries, and the time of the query itself.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ INSERTS, UPDATES, DELETES = 6, 3, 1
 CHANGES_PER_TX = INSERTS + UPDATES + DELETES
 UPDATE_AFTER_TX, DELETE_AFTER_TX = 200, 400
 POLL_PAUSE_S = 0.01
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 WholeTransactions = Callable[[int], Iterable[int]]
-"""Which transactions, from the given one on, the sink shows whole."""
+"""Returns the transactions, from the given one on, that are completely visible in the sink."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """What was seen, in seconds."""
+    """The measured latencies."""
 
     asked_changes_per_s: float
     done_changes_per_s: float
@@ -53,12 +53,12 @@ class Latency:
     longest_s: float
     poll_pause_s: float
     question_s: float
-    """Mean time of the observer's question."""
+    """Mean time of the observer's query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How fast, how long, and how much of the start to leave out."""
+    """The rate, the duration, and the warm-up that is not counted."""
 
     changes_per_s: int = 2_000
     warm_up_s: float = 5.0
@@ -74,7 +74,7 @@ class Plan:
 
 
 def measure_latency(plan: Plan, connection: Connection[Any], whole_transactions: WholeTransactions) -> Latency:
-    """Write through `connection` (not in autocommit) while watching the sink."""
+    """Write through `connection` (autocommit is off) and observe the sink."""
     writer = _Writer(plan, connection)
     observer = _Observer(plan, whole_transactions)
     writer.start()
@@ -86,13 +86,14 @@ def measure_latency(plan: Plan, connection: Connection[Any], whole_transactions:
 
 
 def whole_transactions_sql(first_tx: int) -> str:
-    """Those from `first_tx` on of which every inserted row is there. The sort key keeps it cheap however long the table is."""
+    """Select the transactions from `first_tx` on whose inserted rows are all visible. With the sort key the cost does not depend on the
+    table's size."""
     rows = f"SELECT DISTINCT id, tx FROM {DATABASE}.{TABLE} WHERE id >= {first_tx * INSERTS}"
     return f"SELECT tx FROM ({rows}) GROUP BY tx HAVING count() = {INSERTS}"
 
 
 class _Writer(threading.Thread):
-    """Commits transaction n at its time, and notes when."""
+    """Commits each transaction at its scheduled time and records when."""
 
     def __init__(self, plan: Plan, connection: Connection[Any]) -> None:
         super().__init__(daemon=True)
@@ -129,7 +130,7 @@ def _insert_sql(tx: int) -> str:
 
 
 class _Observer:
-    """Notes when each transaction was first seen whole."""
+    """Records when each transaction was first completely visible."""
 
     def __init__(self, plan: Plan, whole_transactions: WholeTransactions) -> None:
         self.seen_s: dict[int, float] = {}
@@ -139,7 +140,7 @@ class _Observer:
         self._ask = whole_transactions
 
     def watch(self, writer: _Writer) -> None:
-        """Until every transaction has been seen, or none appeared for a long while."""
+        """Observe until every transaction is visible. Fail if none appears within the timeout."""
         oldest = 0
         progress_s = time.perf_counter()
         while oldest < self._plan.transactions and writer.failure is None:
@@ -153,9 +154,9 @@ class _Observer:
             while oldest in self.seen_s:
                 oldest += 1
                 progress_s = answered
-            if answered - progress_s > PATIENCE_S:
+            if answered - progress_s > TIMEOUT_S:
                 raise DefiniteError(
-                    f"transaction {oldest} did not appear in the sink within {PATIENCE_S:.0f} s", place=f"{DATABASE}.{TABLE}"
+                    f"transaction {oldest} did not appear in the sink within {TIMEOUT_S:.0f} s", place=f"{DATABASE}.{TABLE}"
                 )
             time.sleep(POLL_PAUSE_S)
 

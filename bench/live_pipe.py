@@ -1,8 +1,8 @@
-"""Latency against a live pipe: a fresh private server, a `headrace replicate` of its own process tree, and the writer and observer of
-`bench.latency` beside it.
+"""Latency of a running pipe: a fresh private server, a `headrace replicate` in its own process tree, and the writer and observer of
+`bench.latency`.
 
-The server is not the workload's: what is written here must not lengthen the log that the readers race over. The pipe warms up on the
-same traffic that is measured afterwards, and its start (session, first batch) is over before the first transaction counts.
+The server is not that of the workload, because writes must not lengthen the log that the contenders read. The pipe warms up on the same
+traffic that is measured afterwards. Its start (session, first batch) is over before the first counted transaction.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pathlib import Path
 import pymysql
 from clickhouse_connect.driver.client import Client
 
+from bench.contender_run import python_environment
 from bench.latency import DATABASE, SCHEMA, TABLE, Latency, Plan, measure_latency, whole_transactions_sql
-from bench.race import python_environment
-from bench.supervise import descendants, proportional_bytes, tree_cpu_s
+from bench.process_accounting import descendants, proportional_bytes, tree_cpu_s
 from bench.target import PASSWORD, USER
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.access.credentials import read_account
@@ -35,24 +35,24 @@ from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE
 from testkit.servers.servers import build
 
 WARM_UP_S = 15.0
-PATIENCE_S = 120.0
-STOP_PATIENCE_S = 60.0
+TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
 POLL_S = 0.1
 SHOWN_BYTES = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class LiveResult:
-    """What was seen, and what the pipe used for it."""
+    """The latency, and the resources that the pipe used."""
 
     latency: Latency
     warm_up_s: float
     first_row_s: float
-    """From the command's start to a row, there before it, visible in the sink."""
+    """Seconds from the start of the command until a row that existed before is visible in the sink."""
     cpu_per_s: float
-    """CPU seconds per second of the pipe's processes, warm-up included."""
+    """CPU seconds per second of the pipe's processes, with the warm-up."""
     memory_bytes: int
-    """Sum of proportional set sizes of the pipe's processes when the writer had ended."""
+    """Sum of the proportional set sizes of the pipe's processes after the writer ended."""
 
 
 def measure_live_pipe(flavour: str, *, seconds: float) -> LiveResult:
@@ -63,10 +63,10 @@ def measure_live_pipe(flavour: str, *, seconds: float) -> LiveResult:
         scratch.mkdir()
         started = time.perf_counter()
         with running_pipe(server, scratch, DATABASE) as pipe:
-            ask = _Question(scratch / "clickhouse")
+            ask = _TransactionQuery(scratch / "clickhouse")
             ask.await_rows(pipe, 1)
             first_row_s = time.perf_counter() - started
-            # The first row came by the snapshot; only when one came by the stream does the pipe follow.
+            # The snapshot copied the first row. A row from the stream proves that the pipe streams.
             _insert_probe(server, 2)
             ask.await_rows(pipe, 2)
             cpu_before, since = tree_cpu_s(pipe.pid), time.perf_counter()
@@ -89,7 +89,7 @@ def _prepare(server: PrivateServer) -> None:
 
 
 def _insert_probe(server: PrivateServer, number: int) -> None:
-    """A row with a key that the writer never uses."""
+    """Insert a row with a key that the writer never uses."""
     with server.root_connection(autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute(f"INSERT INTO {DATABASE}.{TABLE} VALUES ({-number}, {-number}, 0, 'probe', NOW(6))")
 
@@ -113,7 +113,7 @@ def running_pipe(server: PrivateServer, scratch: Path, database: str, flags: Seq
     finally:
         pipe.send_signal(signal.SIGTERM)
         try:
-            code = pipe.wait(STOP_PATIENCE_S)
+            code = pipe.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             pipe.kill()
             code = pipe.wait()
@@ -121,8 +121,8 @@ def running_pipe(server: PrivateServer, scratch: Path, database: str, flags: Seq
         raise DefiniteError(f"`headrace replicate` ended with {code}:\n{log.read_text()[-SHOWN_BYTES:]}", place=f"port {server.port}")
 
 
-class _Question:
-    """Asks the pipe's own embedded server which transactions it shows whole."""
+class _TransactionQuery:
+    """Queries the pipe's embedded server for the transactions that are completely visible."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -133,14 +133,14 @@ class _Question:
         return [int(tx) for tx in rows[0]] if rows else []
 
     def await_rows(self, pipe: subprocess.Popen[bytes], rows: int) -> None:
-        """Until so many rows are visible."""
-        deadline = time.monotonic() + PATIENCE_S
+        """Wait until this many rows are visible."""
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline and pipe.poll() is None:
             if self._count() >= rows:
                 return
             time.sleep(POLL_S)
         raise TransientError(
-            f"fewer than {rows} rows were visible after {PATIENCE_S:.0f} s of `headrace replicate`", place=f"{DATABASE}.{TABLE}"
+            f"fewer than {rows} rows were visible after {TIMEOUT_S:.0f} s of `headrace replicate`", place=f"{DATABASE}.{TABLE}"
         )
 
     def _count(self) -> int:

@@ -1,9 +1,9 @@
-"""What a pipe costs at low rates: its CPU time by processes, and how long single rows take to become visible.
+"""The cost of a pipe at low rates: CPU time of its processes, and the latency of single rows.
 
-Writers that commit by the clock spread small transactions over ten tables of a private server; `headrace replicate` copies them into an
-embedded ClickHouse with its default settings. CPU time is taken while nobody queries the copy. Afterwards, with the same traffic, marker
-rows are inserted at random moments, and the copy is asked for each until it shows it. A marker's latency runs from just before its INSERT
-was sent to the answer that shows it.
+A writer commits small transactions at fixed times, distributed over ten tables of a private server. `headrace replicate` copies them into
+an embedded ClickHouse with its default settings. CPU time is measured while no client queries the sink. Afterwards, during the same
+traffic, marker rows are inserted at random times, and the sink is queried until it shows each. A marker's latency runs from just before
+its INSERT is sent to the result that shows it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from clickhouse_connect.driver.client import Client
 from rich.console import Console
 from rich.table import Table
 
-from bench.live import connect_embedded, running_pipe
+from bench.live_pipe import connect_embedded, running_pipe
+from bench.process_accounting import tree_cpu_s
 from bench.process_groups import cpu_shares, cpu_times
-from bench.supervise import tree_cpu_s
 from bench.target import PASSWORD, USER
 from bench.verdicts import Verdict, below
 from headrace.demo.private_server import PrivateServer
@@ -34,9 +34,9 @@ from testkit.servers.servers import build
 DATABASE, TABLES = "bench_lowrate", 10
 WARM_UP_S, CPU_S, MARKERS = 30.0, 60.0, 150
 MARKER_PAUSES_S = (0.1, 0.7)
-POLL_S, PATIENCE_S, START_PATIENCE_S = 0.01, 60.0, 180.0
+POLL_S, TIMEOUT_S, START_TIMEOUT_S = 0.01, 60.0, 180.0
 CORES = {2_000: 0.35, 20: 0.08}
-"""The targets: changes per second, and the cores that a pipe may take for them."""
+"""Targets: changes per second, and the most cores for them."""
 CHANGES_PER_TX = {2_000: 10, 20: 1}
 P50_S, P99_S = 0.5, 1.0
 SEED = 15
@@ -44,16 +44,16 @@ SEED = 15
 
 @dataclass(frozen=True, slots=True)
 class RateCost:
-    """A pipe under steady changes."""
+    """The cost of a pipe at one rate of changes."""
 
     changes_per_s: int
     done_per_s: float
-    """What the writer committed."""
+    """Changes per second that the writer committed."""
     cores_by_kind: Mapping[str, float]
     server_cores: float
-    """What the source's server spends meanwhile, without the writer."""
+    """Cores that the source server uses during the measurement, without the writer."""
     inserts_per_s: float
-    """Parts that the pipe wrote into ClickHouse, progress included."""
+    """Inserts of the pipe into ClickHouse per second, including those of its progress."""
     p50_s: float
     p99_s: float
     longest_s: float
@@ -95,7 +95,7 @@ class LowRate:
 
 
 def measure_low_rates(flavour: str, console: Console, flags: Sequence[str] = (), rates: Sequence[int] = tuple(CORES)) -> LowRate:
-    """Each rate with a server and a pipe of its own."""
+    """Measure each rate with its own server and pipe."""
     console.print(f"lowrate: {TABLES} tables on {flavour}", highlight=False)
     costs = []
     for rate in rates:
@@ -153,8 +153,8 @@ def _prepare(server: PrivateServer) -> None:
 
 
 def _await_streaming(directory: Path, connection: pymysql.Connection) -> Client:
-    """Wait until rows that were inserted while the pipe runs are visible. The second one cannot come with the snapshot."""
-    deadline, client = time.monotonic() + START_PATIENCE_S, None
+    """Wait until two rows that were inserted after the pipe's start are visible. The second one cannot come from the snapshot."""
+    deadline, client = time.monotonic() + START_TIMEOUT_S, None
     for number in (1, 2):
         _insert_marker(connection, -number)
         while time.monotonic() < deadline:
@@ -166,7 +166,7 @@ def _await_streaming(directory: Path, connection: pymysql.Connection) -> Client:
                 pass
             time.sleep(0.2)
         else:
-            raise TransientError(f"the pipe did not stream within {START_PATIENCE_S:.0f} s", place=str(directory))
+            raise TransientError(f"the pipe did not stream within {START_TIMEOUT_S:.0f} s", place=str(directory))
     assert client is not None
     return client
 
@@ -182,8 +182,8 @@ def _marker_latencies(client: Client, connection: pymysql.Connection) -> Iterato
         since = time.perf_counter()
         _insert_marker(connection, -number)
         while not _is_visible(client, -number):
-            if time.perf_counter() - since > PATIENCE_S:
-                raise TransientError(f"a row was not visible after {PATIENCE_S:.0f} s", place=f"{DATABASE}.t0")
+            if time.perf_counter() - since > TIMEOUT_S:
+                raise TransientError(f"a row was not visible after {TIMEOUT_S:.0f} s", place=f"{DATABASE}.t0")
             time.sleep(POLL_S)
         yield time.perf_counter() - since
 
@@ -202,7 +202,7 @@ def _is_visible(client: Client, key: int) -> bool:
 
 
 class _Writer(threading.Thread):
-    """Commits transactions at their times, each on a random table: six tenths inserts, three tenths updates, one tenth deletes."""
+    """Commits transactions at fixed times, each on a random table: 60 % inserts, 30 % updates, 10 % deletes."""
 
     def __init__(self, server: PrivateServer, rate: int) -> None:
         super().__init__(daemon=True)

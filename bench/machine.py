@@ -1,4 +1,4 @@
-"""What the figures were measured on, without naming the machine."""
+"""Describes the machine of the measurements without naming it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine and the versions that matter."""
+    """The machine, and the versions of the programs and packages that affect the results."""
 
     cpu: str
     cores: int
@@ -21,7 +21,7 @@ class Machine:
     python: str
     java: str
     load_before: float
-    """Load average over a minute when the benchmark began: near 0 on a quiet machine."""
+    """Load average over a minute when the benchmark started: near 0 on a quiet machine."""
     packages: dict[str, str]
 
 

@@ -1,8 +1,8 @@
-"""A hundred tables under mixed traffic: six shapes, most changes on few tables, transactions of one row to thousands, over one to three
-tables.
+"""A hundred tables with mixed traffic. They have six schemas, few tables get most changes, and transactions have one row to thousands, in
+one to three tables.
 
-The log is in the order in which many concurrent writers would commit: neighbouring transactions touch different tables. One connection
-writes it, so that it is the same, byte for byte, every time.
+The log has the order in which many concurrent writers commit: adjacent transactions change different tables. One connection writes the
+log, so that it is the same in every run, byte for byte.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from itertools import accumulate
 
-from bench.generate import COLOURS, Table, Transaction, format_moment, join
+from bench.generated_table import COLOURS, Table, Transaction, format_moment, join
 from bench.target import DATABASE
 
 TABLES_PER_TRANSACTION = 3
@@ -124,7 +124,7 @@ def _document(number: int) -> str:
 
 
 def copies(kinds: Sequence[tuple[type[Table], int]]) -> tuple[type[Table], ...]:
-    """So many tables of each kind, numbered, the kinds taking turns."""
+    """Create the given number of tables of each kind, numbered, and alternate the kinds."""
     made: list[tuple[float, type[Table]]] = []
     for kind, count in kinds:
         for n in range(count):
@@ -135,14 +135,14 @@ def copies(kinds: Sequence[tuple[type[Table], int]]) -> tuple[type[Table], ...]:
 
 
 class Crowd:
-    """Deals transactions to tables."""
+    """Distributes transactions over tables."""
 
     def __init__(self, tables: Sequence[Table]) -> None:
         self._tables = tables
         self._weights = list(accumulate((n + 1) ** -SKEW for n in range(len(tables))))
 
     def transact(self, operations: list[int], draw: random.Random, *, large: bool) -> Transaction:
-        """One transaction that holds these operations (0 insert, 1 update, 2 delete): a large one on one table, a small one on some."""
+        """Build a transaction of operations (0 insert, 1 update, 2 delete). A large one changes one table, a small one up to three."""
         shares = 1 if large else draw.randint(1, min(TABLES_PER_TRANSACTION, len(operations)))
         parts = [
             self._choose(share.count(1) + share.count(2), draw).transact(share.count(0), share.count(1), share.count(2), draw)
@@ -154,7 +154,7 @@ class Crowd:
         )
 
     def _choose(self, rows_needed: int, draw: random.Random) -> Table:
-        """A table, the busy ones more often, that has the rows to change; the fullest one if the draw finds none."""
+        """Draw a table with enough rows to change, busy tables more often. If no draw finds one, return the one with most rows."""
         for table in draw.choices(self._tables, cum_weights=self._weights, k=8):
             if table.rows >= rows_needed:
                 return table

@@ -1,8 +1,8 @@
-"""Runs one command and says what it cost: `python -m bench.supervise`, request on stdin, usage on stdout.
+"""Runs one command and reports its resource usage: `python -m bench.process_accounting`, request on stdin, usage on stdout.
 
-Nothing the command starts escapes the account. This process is made the reaper of its orphans, so the kernel hands it the CPU time of
-every descendant, even of one that outlived its parent; and it starts nothing else, so everything it reaps belongs to the command.
-Memory is the sum of the proportional set sizes of the tree, sampled: pages shared by forked workers count once.
+Every process that the command starts is counted. This process is the subreaper of its descendants, so the kernel reports the CPU time of
+every orphan to it. It starts no other process, so everything that it reaps belongs to the command. Memory is the sampled sum of the
+proportional set sizes of the tree: pages that forked workers share count once.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from pathlib import Path
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SHORTEST_PAUSE_S = 0.05
 PAUSE_PER_SAMPLE = 20
-"""A sample may cost this share of one core at most: 1/20."""
+"""A sample uses at most this share of one core: 1/20."""
 ORPHAN_GRACE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a command and all its descendants used."""
+    """Resources that a command and all its descendants used."""
 
     exit_code: int
     wall_s: float
     cpu_s: float
     peak_bytes: int
     killed: int
-    """Descendants that still ran when the command had ended, and had to be killed."""
+    """Descendants that were still running after the command had ended and had to be killed."""
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def supervise(argv: list[str], environment: dict[str, str], directory: str, log: str, timeout_s: float) -> Usage:
-    """Run `argv` to its end; its stdout goes to nowhere, its stderr to `log`."""
+    """Run `argv` until it ends. Its stdout is discarded, its stderr goes to `log`."""
     _set_process_option(PR_SET_CHILD_SUBREAPER, 1)
     _die_with_parent()
     sampler = _Sampler()
@@ -72,7 +72,7 @@ def _set_process_option(option: int, value: int) -> None:
 
 
 def _die_with_parent() -> None:
-    """An interrupted benchmark leaves nothing running: its end, or a Ctrl-C, ends the command too."""
+    """End the command when the benchmark ends or receives Ctrl-C, so that no process stays behind."""
     signal.signal(signal.SIGTERM, _abandon)
     signal.signal(signal.SIGINT, _abandon)
     _set_process_option(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -85,7 +85,7 @@ def _abandon(number: int, frame: object) -> None:  # noqa: ARG001
 
 
 def _reap_orphans() -> tuple[float, int]:
-    """CPU seconds of what outlived the command, and how many of those had to be killed."""
+    """Return the CPU seconds of the processes that outlived the command, and how many of them had to be killed."""
     cpu_s, killed = 0.0, 0
     deadline = time.monotonic() + ORPHAN_GRACE_S
     while True:
@@ -104,13 +104,13 @@ def _reap_orphans() -> tuple[float, int]:
 
 
 def descendants(root: int) -> list[int]:
-    """Every process below `root`."""
+    """Return all descendants of `root`."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             stat = _read(f"{entry}/stat")
             if stat:
-                # The command's name may hold spaces and brackets; what follows the last bracket is plain.
+                # The process name may contain spaces and brackets; the fields after the last bracket do not.
                 parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
     found: list[int] = []
     frontier = [root]
@@ -122,7 +122,8 @@ def descendants(root: int) -> list[int]:
 
 
 def tree_cpu_s(root: int | None = None) -> float:
-    """CPU seconds so far of a process (this one), its running descendants and all that they have reaped, to a hundredth."""
+    """Return the CPU seconds so far of a process (default: this one), its running descendants and all that they have reaped, to a
+    hundredth."""
     top = os.getpid() if root is None else root
     ticks = sum(_cpu_ticks(pid) for pid in (top, *descendants(top)))
     return ticks / os.sysconf("SC_CLK_TCK")
@@ -134,7 +135,7 @@ def _cpu_ticks(pid: int) -> int:
 
 
 def proportional_bytes(pid: int) -> int:
-    """The process's proportional set size; 0 when it is gone."""
+    """Return the process's proportional set size; 0 if the process has ended."""
     for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
@@ -142,7 +143,7 @@ def proportional_bytes(pid: int) -> int:
 
 
 def _read(path: str) -> str:
-    """A file of /proc, empty when its process has ended meanwhile."""
+    """Return the content of a file in /proc, or an empty text if its process has ended."""
     try:
         return Path(path).read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -150,7 +151,7 @@ def _read(path: str) -> str:
 
 
 class _Sampler(threading.Thread):
-    """Keeps the largest sum of memory seen."""
+    """Samples the memory of all descendants and retains the largest sum."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""CPU time of the processes of a pipe, by what they are."""
+"""CPU time of a pipe's processes by kind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.supervise import descendants
+from bench.process_accounting import descendants
 
 KINDS = (
     ("shells", "/bin/sh"),
@@ -15,7 +15,7 @@ KINDS = (
     ("sources", "streaming_source_runner"),
     ("workers", "headrace.spark.runtime.worker_daemon"),
 )
-"""What processes are, by a word of their command lines; the one that is none of these is the driver."""
+"""Kinds of processes, each with a word of its command line. The process without such a word is the driver."""
 
 CpuTimes = Mapping[int, tuple[str, float]]
 """Kind and CPU seconds so far of each process of a tree."""
@@ -33,10 +33,10 @@ def cpu_times(root: int) -> CpuTimes:
 
 
 def cpu_shares(before: CpuTimes, after: CpuTimes, wall_s: float) -> dict[str, float]:
-    """CPU seconds per second, by kind."""
+    """Return CPU seconds per second, by kind."""
     shares: dict[str, float] = {}
     for pid, (kind, spent) in after.items():
-        # Process by process: Spark ends workers that are idle, and what they spent before is in nobody's account then.
+        # The difference is taken per process: Spark ends idle workers, and the total would lose what they spent before.
         shares[kind] = shares.get(kind, 0.0) + (spent - before.get(pid, (kind, spent))[1]) / wall_s
     return shares
 

@@ -1,4 +1,4 @@
-"""The one table, for eyes (rich), for a file (plain text) and for programs (JSON); all three from the same results."""
+"""The results of a run as a terminal table (rich), as plain text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.cascading import CascadeCost
-from bench.cells import CellCost
+from bench.cascade_cost import CascadeCost
+from bench.contender_run import Result
 from bench.contenders import LOG_READERS, TABLE_COPIERS
 from bench.corpus import Manifest
-from bench.finalcost import FinalCost
-from bench.idle import Idle
-from bench.live import LiveResult
-from bench.lowrate import LowRate
+from bench.final_cost import FinalCost
+from bench.idle_pipes import Idle
+from bench.kafka_topics import Topics
+from bench.live_pipe import LiveResult
+from bench.low_rate import LowRate
 from bench.machine import Machine
-from bench.race import Result
+from bench.scylla_log import CellCost
 from bench.startup import StartUp
 from bench.target import Target
-from bench.topics import Topics
-from bench.transforming import TransformCost
+from bench.transform_cost import TransformCost
 from bench.verdicts import Verdict, judge
-from bench.verifying import VerifyCost
+from bench.verify_cost import VerifyCost
 
 TEXT_WIDTH = 150
 
 
 @dataclass(frozen=True, slots=True)
-class Race:
-    """What contenders did with one workload."""
+class Comparison:
+    """The results of several contenders on one workload."""
 
     target: Target
     manifest: Manifest
@@ -43,7 +43,7 @@ class Race:
         return {name: self.results[name] for name in names if name in self.results}
 
     def megabytes_per_cpu_s(self, result: Result) -> float:
-        """How much of the log the reader took in per CPU second, by its share of the changes."""
+        """Megabytes of the log per CPU second, in proportion to the changes that the contender read."""
         return self.target.log_bytes / 1e6 * result.cpu_rate / self.target.changes
 
     def headline(self) -> str:
@@ -63,13 +63,13 @@ class Race:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything one run found out."""
+    """All results of one run."""
 
     machine: Machine
-    reference: Race | None = None
+    reference: Comparison | None = None
     live: LiveResult | None = None
-    shapes: Mapping[str, Race] = field(default_factory=dict)
-    crowd: Race | None = None
+    shapes: Mapping[str, Comparison] = field(default_factory=dict)
+    crowd: Comparison | None = None
     topics: Topics | None = None
     cells: CellCost | None = None
     final: FinalCost | None = None
@@ -106,7 +106,7 @@ class Report:
         ]
 
     def save(self, path: Path) -> None:
-        """JSON at `path`, plain text beside it."""
+        """Write JSON to `path` and plain text to the file with the same name and the suffix .txt."""
         path.write_text(json.dumps(self.to_json(), indent=2) + "\n")
         with path.with_suffix(".txt").open("w") as file:
             self.print_to(Console(file=file, width=TEXT_WIDTH, no_color=True))
@@ -116,7 +116,7 @@ class Report:
             "machine": asdict(self.machine),
             "reference": self.reference.to_json() if self.reference else None,
             "latency": asdict(self.live) if self.live is not None else None,
-            "shapes": {shape: race.to_json() for shape, race in self.shapes.items()},
+            "shapes": {shape: comparison.to_json() for shape, comparison in self.shapes.items()},
             "tables": self.crowd.to_json() if self.crowd else None,
             "kafka": asdict(self.topics) if self.topics is not None else None,
             "scylla": asdict(self.cells) if self.cells is not None else None,
@@ -135,7 +135,7 @@ class Report:
             yield _readers_table("Reading the log", self.reference)
             yield _copiers_table(self.reference.pick(TABLE_COPIERS))
         if self.shapes:
-            yield _shapes_table(self.shapes)
+            yield _other_tables_table(self.shapes)
         if self.crowd is not None:
             yield _readers_table(f"{len(self.crowd.manifest.rows)} tables of mixed traffic", self.crowd)
         if self.topics is not None:
@@ -161,9 +161,9 @@ class Report:
             yield self.started.commands_table()
 
 
-def _readers_table(title: str, race: Race) -> Table:
-    table = Table(title=f"{title}: {race.headline()}")
-    results, changes = race.pick(LOG_READERS), race.target.changes
+def _readers_table(title: str, comparison: Comparison) -> Table:
+    table = Table(title=f"{title}: {comparison.headline()}")
+    results, changes = comparison.pick(LOG_READERS), comparison.target.changes
     table.add_column("reader")
     for heading in ("wall s", "changes/s", "CPU s", "changes/CPU s", "peak MB", "of floor", "x Debezium", "start-up s", "server CPU s"):
         table.add_column(heading, justify="right")
@@ -192,7 +192,7 @@ def _readers_table(title: str, race: Race) -> Table:
 
 
 def _copiers_table(results: Mapping[str, Result]) -> Table:
-    table = Table(title="Copying the tables as they stand")
+    table = Table(title="Snapshot of the tables")
     table.add_column("how")
     for heading in ("wall s", "rows/s", "CPU s", "rows/CPU s", "peak MB", "x mysql()", "start-up s", "server CPU s"):
         table.add_column(heading, justify="right")
@@ -213,16 +213,16 @@ def _copiers_table(results: Mapping[str, Result]) -> Table:
     return table
 
 
-def _shapes_table(shapes: Mapping[str, Race]) -> Table:
-    table = Table(title="Tables of other shapes")
+def _other_tables_table(comparisons: Mapping[str, Comparison]) -> Table:
+    table = Table(title="Other tables")
     for heading in ("table", "reader"):
         table.add_column(heading)
     for heading in ("bytes/change", "changes/CPU s", "log MB/CPU s", "of floor", "x mysql-replication"):
         table.add_column(heading, justify="right")
-    for shape, found in shapes.items():
+    for kind, found in comparisons.items():
         for result in found.results.values():
             table.add_row(
-                shape,
+                kind,
                 result.title,
                 f"{found.target.log_bytes / found.target.changes:,.0f}",
                 f"{result.cpu_rate:,.0f}",
@@ -238,7 +238,7 @@ def _ratio(result: Result, other: Result | None, form: str) -> str:
 
 
 def _cold_cells(result: Result) -> tuple[str, ...]:
-    """The same run with the start of the workers in it: name, wall, rate, CPU, rate per CPU second."""
+    """The same run including the start of the workers: name, wall time, rate, CPU, rate per CPU second."""
     window = result.window
     total, wall_s, cpu_s = window.total_changes, window.cold_wall_s, window.cold_cpu_s
     return "  with its workers' start", f"{wall_s:.2f}", f"{total / wall_s:,.0f}", f"{cpu_s:.2f}", f"{total / cpu_s:,.0f}"

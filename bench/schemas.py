@@ -1,4 +1,4 @@
-"""The workload's tables, as the source describes them."""
+"""Reads the schemas of the workload's tables from the source."""
 
 from __future__ import annotations
 

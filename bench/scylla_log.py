@@ -1,10 +1,10 @@
-"""ScyllaDB's log into ClickHouse, from pages that are in memory; and what queries cost beside a plain table of the same rows: of rows
-that are merged when they are written, and of cells that are merged at each query.
+"""The cost of writing a ScyllaDB log into ClickHouse, and of queries compared with a plain table of the same rows.
 
-Beside it in the same run: the driver's own decoder on the same pages (what any consumer in Python does before it does anything), and the
-rows that the view shows, inserted typed into a plain ReplacingMergeTree (what ClickHouse itself takes). Two writers have a stream each, as
-two tasks of a pipe would, and merge rows after as many log rows as a task of a pipe that catches up has (half of `scylla.batch_rows`); the
-server has what is left of the two cores.
+The pages of the log are in memory. Queries are measured on rows that are merged when they are written, and on cells that each query
+merges. The same run measures two references: the driver's decoder on the same pages, which every Python consumer needs, and an insert of
+the view's rows, as typed columns, into a plain ReplacingMergeTree, which is ClickHouse's own limit. Two writers have a stream each, like
+two tasks of a pipe. They merge rows after as many log rows as a task of a pipe that catches up (half of `scylla.batch_rows`). The server
+has the rest of the two cores.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from clickhouse_connect.driver.client import Client
 from rich.console import Console
 from rich.table import Table
 
-from bench.cell_pages import PAGE_ROWS, STREAMS, Pages
-from bench.measure import read_cpu_s
+from bench.command_usage import read_cpu_s
+from bench.scylla_pages import PAGE_ROWS, STREAMS, Pages
 from bench.verdicts import Verdict, at_least
 from headrace.cql.blocks import LogBlock
 from headrace.cql.bounded_connection import RawPage
@@ -38,16 +38,16 @@ from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from testkit.pipelines.embedded_access import target_of
 
 ROWS_PER_S: Final = 100_000
-PAGES_A_BLOCK: Final = 10
-BLOCKS_A_SPLIT: Final = ScyllaOptions().batch_rows // STREAMS // (PAGES_A_BLOCK * PAGE_ROWS)
+PAGES_PER_BLOCK: Final = 10
+BLOCKS_PER_SPLIT: Final = ScyllaOptions().batch_rows // STREAMS // (PAGES_PER_BLOCK * PAGE_ROWS)
 """Approximately."""
 DECODED_PAGES: Final = 10
-"""The driver's decoder is given so many pages; its rate does not change with more."""
-ASKINGS: Final = 4
+"""The number of pages for the driver's decoder. Its rate does not change with more."""
+REPEATS: Final = 4
 VIEW, LIVE, PLAIN, COPY = "shop.orders", "shop.orders__live", "shop.plain", "shop.copy"
 MERGED, AT_QUERY = "merged rows", "cells, merged at each query"
 LEAST_SHARE, MOST_TIMES = 0.5, 2.0
-"""Of the rate without merged rows; and of a plain table's time for each query."""
+"""Targets: the least share of the rate without merged rows; the most times of a plain table's time for each query."""
 JUDGED: Final = ("one row by key", "sums over all")
 _ORDER: Final = "ORDER BY (customer, id) SETTINGS allow_nullable_key = 1"
 QUERIES: Final = {
@@ -63,23 +63,23 @@ QUERIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CellCost:
-    """What was found."""
+    """The result of the measurement."""
 
     log_rows: int
     bytes_per_row: float
     wall_s: float
     cpu_s: float
-    """Of the writers' process."""
+    """CPU seconds of the writers' process."""
     server_cpu_s: float
     driver_per_s: float
-    """Rows that the driver's own decoder reads in a second of one core."""
+    """Rows that the driver's decoder reads per second of one core."""
     plain_per_s: float
-    """Rows that ClickHouse takes in a second, typed and plain."""
+    """Rows per second that ClickHouse inserts from typed columns into a plain table."""
     unmerged_s: float
     """The time for the same log without merged rows."""
     rows_shown: int
     view_s: Mapping[str, Mapping[str, tuple[float, float]]]
-    """By form, state and query: seconds on the view, and on the plain table."""
+    """By form, state and query: seconds on the view and on the plain table."""
 
     @property
     def rate(self) -> float:
@@ -87,7 +87,7 @@ class CellCost:
 
     @property
     def share(self) -> float:
-        """The rate as a share of that without merged rows."""
+        """The rate as a share of the rate without merged rows."""
         return self.unmerged_s / self.wall_s
 
     def table(self) -> Table:
@@ -140,7 +140,7 @@ def measure_cells(rows: int, console: Console) -> CellCost:
         unmerged_s = _unmerged(CellSink(ClickHouseSink(target), merges=False), made.table, streams)
         sink = CellSink(ClickHouseSink(target), merges=True)
         sink.prepare([made.table])
-        _load(sink, made.table, [streams[0][:PAGES_A_BLOCK]])
+        _load(sink, made.table, [streams[0][:PAGES_PER_BLOCK]])
         server_before, own_before = read_cpu_s(server.pid), time.process_time()
         began = time.perf_counter()
         _load(sink, made.table, streams)
@@ -157,9 +157,9 @@ def measure_cells(rows: int, console: Console) -> CellCost:
 
 
 def _unmerged(sink: CellSink, table: CqlTable, streams: Sequence[Sequence[RawPage]]) -> float:
-    """Return the time for the same log without merged rows; the tables are empty afterwards."""
+    """Return the time for the same log without merged rows. The tables are empty afterwards."""
     sink.prepare([table])
-    _load(sink, table, [streams[0][:PAGES_A_BLOCK]])
+    _load(sink, table, [streams[0][:PAGES_PER_BLOCK]])
     taken_s = _timed(lambda: _load(sink, table, streams))
     sink.clear(table)
     return taken_s
@@ -170,10 +170,10 @@ def _load(sink: CellSink, table: CqlTable, streams: Sequence[Sequence[RawPage]])
 
     def write(pages: Sequence[RawPage]) -> None:
         try:
-            splits = max(1, round(len(pages) / (PAGES_A_BLOCK * BLOCKS_A_SPLIT)))
+            splits = max(1, round(len(pages) / (PAGES_PER_BLOCK * BLOCKS_PER_SPLIT)))
             for split in _cut(pages, -(-len(pages) // splits)):
                 writer = sink.writer()
-                for some in _cut(split, PAGES_A_BLOCK):
+                for some in _cut(split, PAGES_PER_BLOCK):
                     batch = as_batch(some)
                     writer.write(LogBlock(table, batch, pa.nulls(batch.num_rows, pa.int64())))
                 writer.complete()
@@ -202,7 +202,7 @@ def _driver_rate(pages: Sequence[RawPage]) -> float:
 
 
 def _plain_rate(client: Client) -> float:
-    """The rows that the view shows, as one plain insert of typed columns, again and again."""
+    """Insert the view's rows as typed columns several times; return the best rate in rows per second."""
     client.command(f"CREATE TABLE {COPY} ENGINE = ReplacingMergeTree {_ORDER} AS SELECT * FROM {VIEW} LIMIT 0")
     body: Any = client.raw_query(f"SELECT * FROM {VIEW} WHERE id IS NOT NULL LIMIT 50000", fmt="ArrowStream")
     rows = min(50_000, int(client.query(f"SELECT count() FROM {VIEW} WHERE id IS NOT NULL").result_rows[0][0]))
@@ -223,24 +223,24 @@ def _view_costs(client: Client, sink: CellSink, table: CqlTable, console: Consol
     client.command(f"CREATE TABLE {PLAIN} ENGINE = MergeTree {_ORDER} AS SELECT * FROM {VIEW}")
     client.command(f"OPTIMIZE TABLE {PLAIN} FINAL")
     forms = {MERGED: VIEW, AT_QUERY: LIVE}
-    found = {f"{form}, as loaded": _ask(client, name) for form, name in forms.items()}
+    found = {f"{form}, as loaded": _run_queries(client, name) for form, name in forms.items()}
     for name in (places.cells, places.rows):
         client.command(f"SYSTEM START MERGES {name}")
     for name in (places.cells, places.partitions, places.rows):
         client.command(f"OPTIMIZE TABLE {name} FINAL")
-    found |= {f"{form}, OPTIMIZE FINAL": _ask(client, name) for form, name in forms.items()}
+    found |= {f"{form}, OPTIMIZE FINAL": _run_queries(client, name) for form, name in forms.items()}
     for state, times in found.items():
         listed = ", ".join(f"{name} {view * 1000:.1f} : {plain * 1000:.1f}" for name, (view, plain) in times.items())
         console.print(f"  {state}: {listed} ms", highlight=False)
     return found
 
 
-def _ask(client: Client, view: str) -> dict[str, tuple[float, float]]:
-    """Every query, of a view and the plain table by turns; both must answer the same."""
+def _run_queries(client: Client, view: str) -> dict[str, tuple[float, float]]:
+    """Run every query on a view and on the plain table in turn. Both must return the same rows."""
     best: dict[str, tuple[float, float]] = {}
     for name, form in QUERIES.items():
         times: tuple[list[float], list[float]] = ([], [])
-        for key in range(1, ASKINGS + 1):
+        for key in range(1, REPEATS + 1):
             answers = []
             for place, asked in enumerate((view, PLAIN)):
                 began = time.perf_counter()

@@ -1,8 +1,8 @@
-"""Pages of a ScyllaDB log as a server would send them, made here: orders with a map, a set, a list, a user type and a static column.
+"""Generates pages of a ScyllaDB log as a server sends them: orders with a map, a set, a list, a user type and a static column.
 
-Of ten log rows about five insert a whole row, four change some of one (a column, an element put or taken away, a list made longer), and one
-deletes a row, a range or sets a static column. Keys repeat, so that there is something to merge. A customer's rows are in one stream, as
-the rows of a partition are.
+Of ten log rows, about five insert a whole row. Four change some columns of one: a value, an added or removed element, an appended list
+element. One deletes a row or a range, or sets a static column. Keys repeat, so that rows have to be merged. All rows of a customer are in
+one stream, as those of a partition are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def orders_table() -> CqlTable:
 
 
 class Pages:
-    """So many log rows."""
+    """Generates a given number of log rows."""
 
     def __init__(self, rows: int) -> None:
         self.table = orders_table()
@@ -60,7 +60,7 @@ class Pages:
         start = self._sized(OPERATION, Operation.RANGE_START_INCLUSIVE)
         first = 0
         while first < len(rows):
-            # Blocks are whole pages, and the two rows of a range belong to one block.
+            # Blocks consist of whole pages, and both rows of a range belong to one block.
             last = min(first + PAGE_ROWS, len(rows))
             last += rows[last - 1][OPERATION] == start
             some, first = rows[first:last], last
@@ -69,7 +69,7 @@ class Pages:
         return pages
 
     def _log_rows(self) -> Iterator[tuple[int, dict[str, bytes]]]:
-        """Yield each row with the number of its stream."""
+        """Yield each row with its stream number."""
         made = 0
         while made < self._rows:
             at = START + made * 10

@@ -1,8 +1,8 @@
-"""How long `headrace replicate` takes to start: a new pipe, after a stop, after `kill -9`; and what the short commands cost.
+"""How long `headrace replicate` takes to start: a new pipe, after a stop, and after `kill -9`; and the CPU time of short commands.
 
-A private MariaDB has the shop of the demonstration; the sink is an embedded ClickHouse. A start is measured from the command to the first
-row that a query sees. Before a restart one row is committed, and the start ends when a query sees that row. All output is stamped as it
-arrives: the longest silence is what a user would take for a hang.
+A private MariaDB has the demo's shop; the sink is an embedded ClickHouse. A start is measured from the command to the first row that a
+query sees. Before a restart one row is committed, and the start ends when a query sees that row. Each line of output gets the time of its
+arrival: a user would take the longest silence for a hang.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from clickhouse_connect.driver.exceptions import Error as ClickHouseError
 from rich.console import Console
 from rich.table import Table
 
-from bench.race import python_environment
-from bench.supervise import tree_cpu_s
+from bench.contender_run import python_environment
+from bench.process_accounting import tree_cpu_s
 from bench.verdicts import Verdict, below
 from headrace.demo.private_process import find_free_port
 from headrace.demo.private_server import PrivateServer, mariadb
@@ -133,7 +133,7 @@ def _commit_change(server: PrivateServer) -> str:
 
 
 class _Pipe:
-    """A running `headrace replicate` whose output is stamped."""
+    """A running `headrace replicate`; each line of its output gets the time of its arrival."""
 
     def __init__(self, process: subprocess.Popen[bytes], begun: float, warehouse: Path) -> None:
         self.process, self._begun, self._warehouse = process, begun, warehouse
@@ -161,7 +161,7 @@ class _Pipe:
         )
 
     def settle(self, seconds: float = 3.0) -> None:
-        """Let it run on, so that it stops or is killed while it streams."""
+        """Let the pipe continue, so that it is stopped or killed while it streams."""
         deadline = time.perf_counter() + seconds
         while time.perf_counter() < deadline:
             self._read_output()
@@ -185,7 +185,7 @@ class _Pipe:
             try:
                 client = connect_sink(target).client
             except (HeadraceError, OSError, ClickHouseError):
-                # It is starting, or it is the server of the run before, which is ending.
+                # The server is starting, or it is the stopping server of the previous run.
                 return False
 
             def ask(condition: str) -> bool:
@@ -204,7 +204,7 @@ class _Pipe:
 
 @contextmanager
 def _pipe(server: PrivateServer, home: Path, end: signal.Signals) -> Iterator[_Pipe]:
-    """Run `headrace replicate`; at the end send it this signal, and wait for its processes."""
+    """Run `headrace replicate`; at the end send it this signal and wait for its processes."""
     source = f"mysql://{server.user}@127.0.0.1:{server.port}/{DATABASE}"
     begun = time.perf_counter()
     process = subprocess.Popen(
@@ -241,7 +241,7 @@ def _measure_commands(server: PrivateServer, home: Path) -> dict[str, float]:
             if time.monotonic() > deadline:
                 raise TransientError("the servers of the short commands did not start", place=str(home))
             time.sleep(0.5)
-        # Spark of the pipe starts meanwhile.
+        # Wait for the start of the pipe's Spark session.
         time.sleep(20)
         commands = {"sql": ["sql", warehouse, f"SELECT count() FROM {DATABASE}.orders FINAL"], "status": status, "check": ["check", source]}
         return {name: sorted(_cpu_s(server, argv)[1] for _ in range(5))[2] for name, argv in commands.items()}

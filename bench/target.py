@@ -1,4 +1,4 @@
-"""What a contender is given: a running server, and the stretch of its binary log that holds the workload."""
+"""The input of a contender: a running server, and the range of its binary log that holds the workload."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 DATABASE = "bench"
 USER = "bench"
-PASSWORD = "bench"  # of a private server on loopback that holds generated rows
+PASSWORD = "bench"  # of a private server on loopback with generated rows
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One binary log file of the server, whole."""
+    """One complete binary log file of the server."""
 
     name: str
     size: int
@@ -22,7 +22,7 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server on loopback whose first log files, from their first byte to their last, are the workload and nothing else."""
+    """A server on loopback whose first log files contain exactly the workload."""
 
     flavour: str
     version: str
@@ -30,18 +30,18 @@ class Target:
     pid: int
     changes: int
     rows: int
-    """How many rows the tables hold in the end."""
+    """Rows in the tables after the workload."""
     files: tuple[LogFile, ...]
     start_file: str
     start_position: int
     start_gtids: str
-    """Just after the tables were created: the first transaction's start."""
+    """The position after the tables were created, where the first transaction starts."""
     middle_file: str
     middle_position: int
-    """A transaction's start, halfway through the workload: a stretch from here is like the whole."""
+    """The start of a transaction halfway through the workload. The log from here on has the same mix as the whole."""
     binlog_directory: str
     mysqlbinlog: tuple[str, ...]
-    """How to run the flavour's own mysqlbinlog."""
+    """The command of the flavour's own mysqlbinlog."""
     host: str = "127.0.0.1"
     user: str = USER
     password: str = PASSWORD

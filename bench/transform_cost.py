@@ -1,8 +1,8 @@
-"""What transforms cost: the work of a pipe's task, from the log's bytes to the sink's answer, with and without them, in one run.
+"""The cost of transforms: the work of a pipe's task, from the log's bytes to the sink's response, with and without transforms, in one run.
 
-Each way reads the same log, shapes its blocks and writes them to an empty database of one embedded engine, in this process and one after
-the other, twice around; the better of the two counts. Rates are of the changes that were read: a filter lets fewer be written. CPU is this
-process's own (reading, shaping, encoding), for the engine runs beside it.
+Each set of transforms reads the same log, transforms its blocks and writes them to an empty database of one embedded engine. All run in
+this process, one at a time, in two rounds; the better round counts. Rates count the changes that were read, because a filter reduces those
+that are written. CPU time is that of this process (decoding, transforming, encoding); the engine is another process.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One way through."""
+    """The measurements of one set of transforms."""
 
     changes: int
     written: int
@@ -70,7 +70,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class TransformCost:
-    """What was found."""
+    """The result of the measurement."""
 
     passages: Mapping[str, Passage]
 
@@ -94,7 +94,7 @@ class TransformCost:
 
 
 def measure_transforms(flavour: str, changes: int, console: Console) -> TransformCost:
-    """Every way, one after the other."""
+    """Measure every set of transforms, one at a time."""
     console.print(f"transforms: {changes:,} changes on {flavour}", highlight=False)
     found: dict[str, Passage] = {}
     with (
@@ -115,20 +115,20 @@ def measure_transforms(flavour: str, changes: int, console: Console) -> Transfor
 def _passage(target: Target, engine: EmbeddedServer, database: str, text: str) -> Passage:
     transforms = parse_settings(text, "bench").transforms
     schemas = {schema.name: schema for schema in capture_tables(target)}
-    shaper = BlockTransformer(transforms, Salts())
-    shapes = {name: shaper.plan(schema) for name, schema in schemas.items()}
+    transformer = BlockTransformer(transforms, Salts())
+    plans = {name: transformer.plan(schema) for name, schema in schemas.items()}
     sink = ClickHouseSink(target_of(engine, database=database), ClickHouseOptions())
-    shown = [shape.schema for shape in shapes.values()]
+    shown = [plan.schema for plan in plans.values()]
     sink.prepare(shown)
     needs = sink.requirements(shown)
-    shaper = BlockTransformer(transforms, Salts(), {name: need.key_columns for name, need in needs.items()})
-    keys = {name: shape.moving(needs[name].key_columns) for name, shape in shapes.items()}
+    transformer = BlockTransformer(transforms, Salts(), {name: need.key_columns for name, need in needs.items()})
+    keys = {name: plan.moving(needs[name].key_columns) for name, plan in plans.items()}
     catalog = ReadCatalog(plan_tables(schemas, keys), lambda name: name in schemas)
     watch, read, written = Stopwatch(), 0, 0
     writer: Any = sink.writer()
     for segment in segments(target):
         for block in read_segment(segment, catalog):
-            made = shaper(block)
+            made = transformer(block)
             read, written = read + block.changes, written + made.changes
             if made.rows:
                 writer.write(made)

@@ -1,12 +1,12 @@
-"""The targets, and whether this run met them. A target whose lines were not run is not judged."""
+"""Judges the targets: whether this run met them. A target whose measurement did not run is not judged."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from bench.live import LiveResult
-from bench.race import Result
+from bench.contender_run import Result
+from bench.live_pipe import LiveResult
 
 DECODE_PER_CPU_S = 1_000_000
 TIMES_DEBEZIUM = 10

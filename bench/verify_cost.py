@@ -1,8 +1,9 @@
-"""What `headrace verify` of a large table costs, beside reading both sides fully and beside what each server needs to sum up its own rows.
+"""The cost of `headrace verify` for a large table, compared with reading both sides completely and with a checksum that each server
+computes of its own rows.
 
-The table lies in a private server and, copied by the sink's writer, in an embedded engine. Each reader is a process of its own,
-measured from outside with all that it starts, the embedded engine too; what the source's server spends meanwhile and how much it sends are
-read from the server. Then three rows are altered in the sink: verify must find those and no other.
+The table is in a private server and, copied by the sink's writer, in an embedded engine. Each way of comparing is a process that is
+measured from outside with all processes that it starts, including the embedded engine. The source server reports its CPU time and the
+bytes that it sent. Then three rows are changed in the sink: verify must find exactly those.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
+from bench.command_usage import measure_command, read_cpu_s
+from bench.contender_run import python_environment
 from bench.contenders.base import Stopwatch
-from bench.largetable import TABLE, open_large_table
-from bench.measure import measure_command, read_cpu_s
-from bench.race import python_environment
-from bench.supervise import Usage
+from bench.large_table import TABLE, open_large_table
+from bench.process_accounting import Usage
 from bench.target import DATABASE, PASSWORD, USER
 from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
@@ -47,26 +48,26 @@ from headrace.verify.verifier import SparkUse, VerifyOptions, verify_tables
 SINK_DIRECTORY = "clickhouse"
 READ_ROWS, READERS = 100_000, 2
 DAMAGED = (7, 4_000, 90_001)
-"""Keys of rows that are altered in the sink: a value, a row that is gone, and one that the source has not."""
+"""Keys of rows that are changed in the sink: a changed value, a deleted row, and a row that the source does not have."""
 REPORT = "report.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one way of comparing used."""
+    """Resources that one way of comparing used."""
 
     title: str
     usage: Usage
     window_s: float
-    """Wall time without the start of its processes; what a command that is run once takes is in `usage`."""
+    """Wall time without the start of the processes. `usage` includes it."""
     server_cpu_s: float
     sent_bytes: int
-    """What the source's server sent."""
+    """Bytes that the source server sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyCost:
-    """What was found."""
+    """The result of the measurement."""
 
     rows: int
     readings: Mapping[str, Reading]
@@ -123,7 +124,7 @@ def _check(name: str, rows: int, scratch: Path) -> None:
 
 
 def _copy(server: PrivateServer, scratch: Path) -> None:
-    """As a snapshot copies. (ClickHouse's own mysql() reads floats through text, and not all of them come back to the bit.)"""
+    """Copy the table as a snapshot does. (ClickHouse's mysql() reads floats through text, and some of them change their last bit.)"""
     address = _address(server.port)
     schema = _schema(address)
     with open_clickhouse_sink(f"chdb:{scratch / SINK_DIRECTORY}", creates=True) as named, closing(connect(address)) as connection:
@@ -169,7 +170,7 @@ def _schema(address: MySQLAddress) -> TableSchema:
 
 
 def _own(way: str) -> Callable[[PrivateServer, Path], list[str]]:
-    return lambda server, scratch: [sys.executable, "-m", "bench.verifying", way, str(server.port), str(scratch)]
+    return lambda server, scratch: [sys.executable, "-m", "bench.verify_cost", way, str(server.port), str(scratch)]
 
 
 COMMANDS: Mapping[str, tuple[str, Callable[[PrivateServer, Path], list[str]]]] = {
@@ -182,7 +183,7 @@ COMMANDS: Mapping[str, tuple[str, Callable[[PrivateServer, Path], list[str]]]] =
 
 
 def main(way: str, port: str, scratch: str) -> None:
-    """One way of comparing, in a process of its own; leaves what it found in the scratch directory."""
+    """Compare in one way, in a separate process; write the result to the scratch directory."""
     address = _address(int(port))
     with open_clickhouse_sink(f"chdb:{Path(scratch) / SINK_DIRECTORY}") as named:
         schema = _schema(address)
@@ -193,7 +194,7 @@ def main(way: str, port: str, scratch: str) -> None:
 
 
 def _sums(sides: Endpoints, schema: TableSchema) -> dict[str, int]:
-    """The floor: nothing is compared, but every value of every row is looked at once, where it lies."""
+    """The floor: compare nothing, but read every value of every row once, on its own server."""
     with closing(connect(sides.address)) as connection:
         query(connection, sides.address, f"CHECKSUM TABLE {schema.name} EXTENDED")
     columns = ", ".join(f"`{column.name}`" for column in schema.columns)
@@ -202,7 +203,7 @@ def _sums(sides: Endpoints, schema: TableSchema) -> dict[str, int]:
 
 
 def _read(sides: Endpoints, schema: TableSchema) -> dict[str, int]:
-    """The peer: what a tool does that has no digests."""
+    """The peer: what a tool without digests does."""
     table = describe(schema, sides.sink)
     with closing(connect(sides.address)) as connection:
         regions = plan_regions(connection, sides.address, sides.sink, table, READ_ROWS, None)

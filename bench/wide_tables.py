@@ -1,6 +1,6 @@
-"""Tables that are unlike the reference workload's: one with 60 columns of all kinds, one whose rows are mostly JSON.
+"""Tables that differ from the reference workload's: one with 60 columns of all types, one whose rows are mostly JSON.
 
-Values are drawn as the reference workload draws them: the same shape, number of changes and seed give the same statements.
+Values are drawn as in the reference workload: the same table, number of changes and seed give the same statements.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import json
 import random
 from collections.abc import Callable
 
-from bench.generate import COLOURS, Table, format_moment, join
+from bench.generated_table import COLOURS, Table, format_moment, join
 from bench.target import DATABASE
 
 Render = Callable[[int], str]
-"""A column's value as SQL, from any number below 2^31."""
+"""Renders a column's value as SQL from any number below 2^31."""
 
 
 def _integer(bits: int, *, unsigned: bool) -> Render:
     low = 0 if unsigned else -(1 << bits - 1)
-    # Spread over the whole range by a factor that is odd, and so loses nothing.
+    # An odd factor spreads the numbers over the whole range and maps no two to one.
     return lambda n: str(low + n * 0x9E3779B97F4A7C15 % (1 << bits))
 
 
@@ -72,7 +72,7 @@ assert len(_WIDE) == 59, "59 columns and the key"
 
 
 class Wide(Table):
-    """60 columns of all kinds; every fifth value of every column is NULL."""
+    """60 columns of all types; every fifth value of every column is NULL."""
 
     name = "wide"
     schema = (
@@ -91,7 +91,7 @@ class Wide(Table):
 
     def _update(self, ids: list[int], draw: random.Random) -> str:
         step = draw.randint(1, 1_000)
-        # c41 always gets another value: servers log no row that an update leaves as it was.
+        # c41 always changes: servers do not log a row that an update leaves unchanged.
         return (
             f"UPDATE {DATABASE}.wide SET c41 = (COALESCE(c41, 0) & 1048575) + 1, c3 = c0 + {step}, c54 = c53, "
             f"c28 = REVERSE(c28), c21 = '{format_moment(step)}', c40 = JSON_SET(c40, '$.n', {step}) WHERE id IN ({join(ids)})"
@@ -99,7 +99,7 @@ class Wide(Table):
 
 
 class Documents(Table):
-    """Rows that are mostly JSON: about 1,200 bytes of objects in objects, arrays, numbers of all kinds and text."""
+    """Rows that are mostly JSON: about 1,200 bytes of nested objects, arrays, numbers of all types and text."""
 
     name = "documents"
     schema = (

@@ -1,9 +1,9 @@
-"""The reference workload, and tables of other shapes, as SQL.
+"""The reference workload and its variants as SQL.
 
-The statements are a pure function of `Workload`: the same numbers of changes and seed give the same statements in the same order, byte
-for byte, on every machine. Of N changes exactly 60 % are inserts, 30 % updates and 10 % deletes; exactly half are made in large
-transactions and half in small ones, and the two kinds alternate along the whole log, so that any stretch of it is like any other
-(except the first tenth, which only inserts: there must be rows before rows can change).
+The statements are a pure function of `Workload`: the same number of changes and the same seed give the same statements in the same order,
+byte for byte, on every machine. Of N changes, exactly 60 % are inserts, 30 % updates and 10 % deletes. Exactly half are in large
+transactions and half in small ones. Both kinds alternate along the whole log, so that every part of the log has the same mix. The
+exception is the first tenth: it only inserts, because there must be rows before rows can change.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.crowd import Counters, Crowd, Entries, Readings, Settings, copies
-from bench.generate import COLOURS, Table, Transaction, format_moment, join
-from bench.shapes import Documents, Wide
+from bench.generated_table import COLOURS, Table, Transaction, format_moment, join
+from bench.many_tables import Counters, Crowd, Entries, Readings, Settings, copies
 from bench.target import DATABASE
+from bench.wide_tables import Documents, Wide
 from headrace.errors import DefiniteError
 
 REFERENCE, SHAPES, CROWD = "reference", ("wide", "json"), "tables"
-"""The reference workload, others beside it, and one of a hundred tables."""
+"""The reference workload, its variants with other tables, and the one of a hundred tables."""
 
 REVISION = 1
-"""Raise it when the statements change: cached servers of another revision are not used."""
+"""Increase it when the statements change: cached servers of another revision are not used."""
 
 SMALLEST = 1_000
 LARGE_ROWS = 8_000
@@ -37,7 +37,7 @@ STATUSES = ("new", "paid", "packed", "shipped", "returned")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is to be generated."""
+    """Describes what to generate."""
 
     changes: int
     seed: int = 20_26
@@ -45,7 +45,7 @@ class Workload:
 
     @property
     def name(self) -> str:
-        """What tells it from others, in a directory's name."""
+        """The part of a directory's name that distinguishes workloads."""
         return f"{'' if self.shape == REFERENCE else self.shape + '-'}{self.changes}-{self.seed}-r{REVISION}"
 
     @property
@@ -64,7 +64,7 @@ class Workload:
 
 
 def generate_transactions(workload: Workload) -> Iterator[Transaction]:
-    """The workload's transactions, in order."""
+    """Yield the workload's transactions in order."""
     draw = random.Random(workload.seed)
     sizes = _plan_sizes(workload.changes, draw)
     deck = _deal_operations(workload, sizes)
@@ -78,13 +78,13 @@ def generate_transactions(workload: Workload) -> Iterator[Transaction]:
             continue
         counts = np.bincount(deck[start : start + size], minlength=3)
         start += size
-        # Large transactions are few: taking turns keeps the tables equally full at any scale.
+        # Large transactions are few: alternating the tables keeps them equally full at any scale.
         table = tables[ordinal % len(tables)] if size > SMALL_ROWS else draw.choice(tables)
         yield table.transact(int(counts[INSERT]), int(counts[UPDATE]), int(counts[DELETE]), draw)
 
 
 def _plan_sizes(changes: int, draw: random.Random) -> list[int]:
-    """Rows of each transaction: half of all changes in small ones, with the large ones spread evenly between them."""
+    """Return the rows of each transaction: half of all changes in small ones, with the large ones distributed evenly between them."""
     large_limit = min(LARGE_ROWS, changes // 20)
     large = _cut(changes // 2, large_limit // 4, large_limit, draw)
     small = _cut(changes - changes // 2, 1, SMALL_ROWS, draw)
@@ -105,7 +105,7 @@ def _cut(total: int, low: int, high: int, draw: random.Random) -> list[int]:
 
 
 def _deal_operations(workload: Workload, sizes: list[int]) -> np.ndarray:
-    """One operation per change, exactly 60 : 30 : 10, the first tenth (and two largest transactions) only inserts."""
+    """Return one operation per change, exactly 60 : 30 : 10. The first tenth, at least two of the largest transactions, are inserts."""
     changes = workload.changes
     updates, deletes = changes * 3 // 10, changes // 10
     head = max(changes // 10, 2 * max(sizes))
@@ -117,7 +117,7 @@ def _deal_operations(workload: Workload, sizes: list[int]) -> np.ndarray:
 
 
 class _Sbtest(Table):
-    """sysbench's table: dashed groups of random digits."""
+    """sysbench's table: groups of random digits, joined by dashes."""
 
     name = "sbtest"
     schema = f"""CREATE TABLE {DATABASE}.sbtest (
@@ -136,7 +136,7 @@ class _Sbtest(Table):
 
     def _update(self, ids: list[int], draw: random.Random) -> str:
         step = draw.randint(1, 1_000)
-        # REVERSE gives every row its own new text without sending one per row.
+        # REVERSE gives every row a different text without sending one for each row.
         return f"UPDATE {DATABASE}.{self.name} SET k = k + {step}, c = REVERSE(c) WHERE id IN ({join(ids)})"
 
 

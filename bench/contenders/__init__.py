@@ -1,6 +1,6 @@
-"""Who takes part, in the order of the tables.
+"""The contenders in the order of the tables.
 
-Contenders are named here and imported when they run: a contender's process must not carry what only another one needs.
+This module names them; each is imported when it runs, so that a contender's process does not load what only another one needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs one reader in this fresh interpreter: `python -m bench.contenders NAME SCRATCH`."""
+"""Runs one contender in this fresh interpreter: `python -m bench.contenders NAME SCRATCH`."""
 
 from __future__ import annotations
 

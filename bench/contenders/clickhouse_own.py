@@ -1,7 +1,7 @@
-"""ClickHouse's own way to copy a MySQL table, `INSERT ... SELECT FROM mysql(...)`: what a snapshot must not be slower than.
+"""ClickHouse's own way to copy a MySQL table, `INSERT ... SELECT FROM mysql(...)`. A snapshot must not be slower.
 
-It runs in the same embedded engine and fills tables that the Headrace sink itself created, so engine, types and sort keys are the same;
-only the reading differs.
+It runs in the same embedded engine and fills tables that the Headrace sink created. Engine, types and sort keys are therefore the same,
+and only the reading differs.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.contenders.base import Command, Stopwatch, Window, python_command, read_window
+from bench.process_accounting import Usage
 from bench.schemas import capture_tables
-from bench.supervise import Usage
 from bench.target import Target
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
@@ -21,7 +21,7 @@ from testkit.pipelines.embedded_access import target_of
 
 
 class ClickHouseOwn:
-    """The `mysql()` table function, one table after the other."""
+    """The `mysql()` table function, one table at a time."""
 
     title = "INSERT ... SELECT FROM mysql()"
     note = "ClickHouse's own, through the same embedded engine into identical tables"

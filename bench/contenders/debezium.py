@@ -1,8 +1,8 @@
 """Debezium's engine with a consumer that only counts.
 
-The Java engine runs in this process; the consumer is called once a batch and asks it for its size and its last record, so Python costs
-nothing per change. The window opens when the first batch has arrived and closes with the last one: the virtual machine's start, the
-connector's start and the first batch are outside of it.
+The Java engine runs in this process. It calls the consumer once per batch, which reads only the batch's size and last record, so Python
+costs nothing per change. The window opens when the first batch has arrived and closes with the last one. The start of the Java machine,
+the start of the connector and the first batch are outside the window.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.contenders.base import Command, Stopwatch, Window, python_command, read_window
-from bench.supervise import Usage
+from bench.process_accounting import Usage
 from bench.target import Target
 from headrace.errors import DefiniteError
 
-# What Kafka Connect's own start script gives a worker.
+# The heap that Kafka Connect's start script gives a worker.
 HEAP_OPTIONS = ("-Xms256M", "-Xmx2G")
 QUIET_OPTIONS = ("-Dlog4j2.level=ERROR", "-Dlog4j2.StatusLogger.level=OFF")
 SERVER_ID = 907_002
-PATIENCE_S = 900
+TIMEOUT_S = 900
 POLL_S = 0.2
 CONNECTOR = "bench"
 ENGINE = "io.debezium.engine.DebeziumEngine"
@@ -50,7 +50,7 @@ class Debezium:
 
 
 def engine_settings(target: Target, offsets: Path) -> dict[str, str]:
-    """The connector's defaults, but for where to read, what to leave out, and state kept in memory."""
+    """The connector's defaults, except for the position, the filters, and state in memory."""
     return {
         "name": CONNECTOR,
         "connector.class": "io.debezium.connector.mysql.MySqlConnector",
@@ -63,9 +63,9 @@ def engine_settings(target: Target, offsets: Path) -> dict[str, str]:
         "database.ssl.mode": "disabled",
         "driver.allowPublicKeyRetrieval": "true",
         "database.include.list": target.database,
-        # No rows are read, only the tables' definitions; the changes then come from the stored offset.
+        # Only the definitions of the tables are read, not their rows. The changes then start at the stored offset.
         "snapshot.mode": "recovery",
-        # A failure here is a fault of the benchmark's, not something to wait for.
+        # A failure is an error of the benchmark; a retry would hide it.
         "errors.max.retries": "0",
         "include.schema.changes": "false",
         "tombstones.on.delete": "false",
@@ -76,7 +76,7 @@ def engine_settings(target: Target, offsets: Path) -> dict[str, str]:
 
 
 def store_offset(target: Target, path: Path) -> None:
-    """Write what the engine would have left behind, had it stopped just before the workload."""
+    """Write the offsets that the engine would have stored if it had stopped just before the workload."""
     import jpype
 
     key = json.dumps([CONNECTOR, {"server": CONNECTOR}], separators=(",", ":"))
@@ -107,7 +107,7 @@ def count_changes(target: Target) -> Window:
     engine = jpype.JClass(ENGINE).create(connect.class_).using(properties).notifying(consumer).build()
     runner = threading.Thread(target=engine.run, daemon=True)
     runner.start()
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while runner.is_alive() and not counter.finished.wait(POLL_S) and time.monotonic() < deadline:
         pass
     if runner.is_alive():
@@ -119,7 +119,7 @@ def count_changes(target: Target) -> Window:
 
 
 class _Counter:
-    """`DebeziumEngine.ChangeConsumer`."""
+    """Implements `DebeziumEngine.ChangeConsumer`."""
 
     def __init__(self, expected: int) -> None:
         self.finished = threading.Event()

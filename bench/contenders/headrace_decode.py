@@ -1,7 +1,7 @@
-"""Headrace's decoder alone: the log's files from disk to change blocks, in one process, the blocks dropped as they come.
+"""Headrace's decoder alone: from log files on disk to change blocks in one process. The blocks are discarded.
 
-What a task of the pipeline does before it writes. The window opens when the kernel modules are imported (compiling them is set-up,
-as `make setup` does) and closes with the last block; what the first calls cost beyond later ones is inside it.
+This is what a task of a pipe does before it writes. The window opens when the kernel modules are imported (`make setup` compiles them) and
+closes with the last block. It includes the extra cost of the first calls.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.contenders.base import Command, Stopwatch, Window, python_command, read_window
+from bench.process_accounting import Usage
 from bench.schemas import capture_tables
-from bench.supervise import Usage
 from bench.target import Target
 from headrace.errors import DefiniteError
 from headrace.kernels.compile import compile_kernels
@@ -19,10 +19,10 @@ from headrace.sources.mysql.segments.segment_reader import ReadCatalog, Segment,
 
 
 class HeadraceDecode:
-    """The segment reader over whole files."""
+    """The segment reader on complete files."""
 
     title = "Headrace, decode alone"
-    note = "local log files to Arrow blocks in one process, checksums not counted in (the relay checks them)"
+    note = "local log files to Arrow blocks in one process, without checksums (the relay verifies them)"
     repeats = 3
     mysql_only = False
 
@@ -46,7 +46,7 @@ class HeadraceDecode:
 
 
 def segments(target: Target) -> Iterator[Segment]:
-    """The workload's files, each as one piece."""
+    """Return each file of the workload as one segment."""
     for file in target.files:
         start = target.start_position if file.name == target.start_file else 4
         yield Segment(str(Path(target.binlog_directory) / file.name), file.name, start, file.size, epoch=0, checksum=True)

@@ -1,8 +1,8 @@
 """Headrace with Kafka on one side: Debezium's topics into embedded ClickHouse, and the log into topics of mypipe's generic messages.
 
-Everything but the broker and the database is in the account. The window opens when the first batch is in the sink and closes when the
-batch with the last change is. Afterwards, outside of every account: the tables are compared with the source's by count and by checksum;
-the topics must hold one message for each change.
+All processes are counted except the broker and the database. The window opens when the first batch is in the sink and closes when the
+batch with the last change is. Afterwards, outside the measurement, the tables are compared with the source's by count and checksum, and
+the topics must hold one message per change.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 from pathlib import Path
 
 from bench.contenders.base import Command, Window, python_command, read_window
-from bench.contenders.flow import Stream
 from bench.contenders.headrace_replicate import SINK_DIRECTORY, address_of, checked_window
+from bench.contenders.progress_timer import StreamTimer
+from bench.kafka_topics import PREFIX, SERVERS_VARIABLE, records_in
+from bench.process_accounting import Usage
 from bench.schemas import capture_tables
-from bench.supervise import Usage
 from bench.target import Target
-from bench.topics import PREFIX, SERVERS_VARIABLE, records_in
 from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.table_selection import Selection
@@ -32,7 +32,7 @@ BATCH_RECORDS = 200_000
 
 
 class HeadraceFromTopics:
-    """Debezium's JSON events without schemas into tables that are there."""
+    """Debezium's JSON events without schemas into existing tables."""
 
     title = "Headrace, Debezium's topics to ClickHouse"
     note = f"JSON without schemas, types from the target's tables, {BATCH_RECORDS:,} records a batch; result compared with the source"
@@ -46,13 +46,13 @@ class HeadraceFromTopics:
         return checked_window(target, scratch, target.changes)
 
     def read(self, target: Target) -> Window:
-        flow = Stream(target.changes)
+        timer = StreamTimer(target.changes)
         topics = TopicSettings(topic_pattern([f"{PREFIX}.{target.database}.*"], "", ""), max_offsets=BATCH_RECORDS)
         settings = PipeSettings(Selection((f"{target.database}.*",)), Path.cwd() / "state", once=True)
         with open_clickhouse_sink(f"chdb:{SINK_DIRECTORY}", creates=True) as named:
             named.sink.prepare(capture_tables(target))
-            DebeziumPipe(KafkaAddress(os.environ[SERVERS_VARIABLE]), topics, named.sink, named.name, settings, flow).run()
-        return flow.window()
+            DebeziumPipe(KafkaAddress(os.environ[SERVERS_VARIABLE]), topics, named.sink, named.name, settings, timer).run()
+        return timer.window()
 
 
 class HeadraceIntoTopics:
@@ -74,10 +74,10 @@ class HeadraceIntoTopics:
         return window
 
     def read(self, target: Target) -> Window:
-        flow = Stream(target.changes)
+        timer = StreamTimer(target.changes)
         start = f"{target.start_file}:{target.start_position}"
         state = Path.cwd() / "state"
         settings = PipeSettings(Selection((f"{target.database}.*",)), state, once=True, start_at=start, snapshot=SnapshotMode.NONE)
         with open_sink(f"kafka://{os.environ[SERVERS_VARIABLE]}", UserSettings(), state, "127.0.0.1") as named:
-            MySQLPipe(address_of(target), named.sink, named.name, settings, flow).run()
-        return flow.window()
+            MySQLPipe(address_of(target), named.sink, named.name, settings, timer).run()
+        return timer.window()

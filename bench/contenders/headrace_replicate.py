@@ -1,12 +1,15 @@
-"""Headrace whole, as `headrace replicate ... chdb:PATH --once` runs it: following the log, and copying the tables.
+"""Headrace end to end, as `headrace replicate ... chdb:PATH --once` runs it: streaming the log, and the snapshot of the tables.
 
-Everything is in the account: this process (Spark's driver), the Java machine, the source's process, the workers, the embedded server.
-Following: the window opens, as Debezium's does, when the first batch has arrived, here in the sink, and closes when the batch with the
-last change has: a written block is visible. What the relay had read ahead by then is the window's gain, so there is a cold window too: it
-opens when the relay makes its directory, before it has asked the server for a byte, and holds the start of the workers.
-Copying: the window opens when the first chunk's reader connects to the source; the cold one when the chunks are handed to Spark, whose
-session then runs, but whose workers do not yet. Both close when the last chunk is in the sink.
-Afterwards, outside of every account, the target's rows under FINAL are compared with the source's by count and by checksum.
+All processes are counted: this process (Spark's driver), the Java machine, the source's process, the workers and the embedded server.
+
+Streaming: as for Debezium, the window opens when the first batch has arrived, here in the sink. It closes when the batch with the last
+change has arrived; a written block is visible. The relay reads ahead during the first batch, which favours Headrace. The cold window
+therefore opens when the relay creates its directory, before it requests the first byte, and includes the start of the workers.
+
+Snapshot: the window opens when the reader of the first chunk connects to the source. The cold window opens when Spark receives the chunks;
+its session then runs, but its workers do not. Both close when the last chunk is in the sink.
+
+Afterwards, outside the measurement, the target's rows with FINAL are compared with the source's by count and checksum.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from pathlib import Path
 
 from bench.checksums import compare_tables
 from bench.contenders.base import Command, Stopwatch, Window, python_command, read_window
-from bench.contenders.flow import WATCH_PAUSE_S, Flow, Stream
-from bench.supervise import Usage
+from bench.contenders.progress_timer import WATCH_PAUSE_S, ProgressTimer, StreamTimer
+from bench.process_accounting import Usage
 from bench.target import Target
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
@@ -32,10 +35,10 @@ SINK_DIRECTORY = "clickhouse"
 
 
 class HeadraceReplicate:
-    """The pipe from the workload's first byte to the last change visible."""
+    """The pipe from the workload's first byte until the last change is visible."""
 
     title = "Headrace, end to end"
-    note = "into embedded ClickHouse, all processes; first batch outside of the window, as for Debezium; result compared with the source"
+    note = "into embedded ClickHouse, all processes; first batch outside the window, as for Debezium; result compared with the source"
     repeats = 1
     mysql_only = False
 
@@ -47,18 +50,18 @@ class HeadraceReplicate:
 
     def read(self, target: Target) -> Window:
         state = Path.cwd() / "state"
-        flow = Stream(target.changes)
-        threading.Thread(target=flow.open_at, args=(state / "relay",), daemon=True).start()
+        timer = StreamTimer(target.changes)
+        threading.Thread(target=timer.open_at, args=(state / "relay",), daemon=True).start()
         run_pipe(
             target,
             PipeSettings(Selection((f"{target.database}.*",)), state, once=True, start_at=f"{target.start_file}:{target.start_position}"),
-            flow,
+            timer,
         )
-        return flow.window()
+        return timer.window()
 
 
 class HeadraceSnapshot:
-    """The pipe's snapshot of the tables as they stand."""
+    """The pipe's snapshot of the tables."""
 
     title = "Headrace, snapshot"
     note = "parallel chunks without locks, through Spark into the same embedded engine; result compared with the source"
@@ -72,18 +75,18 @@ class HeadraceSnapshot:
         return checked_window(target, scratch, target.rows)
 
     def read(self, target: Target) -> Window:
-        flow = _Snapshot(target.rows, target)
-        run_pipe(target, PipeSettings(Selection((f"{target.database}.*",)), Path.cwd() / "state", once=True), flow)
-        return flow.window()
+        timer = _SnapshotTimer(target.rows, target)
+        run_pipe(target, PipeSettings(Selection((f"{target.database}.*",)), Path.cwd() / "state", once=True), timer)
+        return timer.window()
 
 
 def address_of(target: Target) -> MySQLAddress:
     return MySQLAddress(target.host, target.port, target.user, target.password, target.database)
 
 
-def run_pipe(target: Target, settings: PipeSettings, flow: Flow) -> None:
+def run_pipe(target: Target, settings: PipeSettings, timer: ProgressTimer) -> None:
     with open_clickhouse_sink(f"chdb:{SINK_DIRECTORY}", creates=True) as named:
-        MySQLPipe(address_of(target), named.sink, named.name, settings, flow).run()
+        MySQLPipe(address_of(target), named.sink, named.name, settings, timer).run()
 
 
 def checked_window(target: Target, scratch: Path, expected: int) -> Window:
@@ -95,8 +98,8 @@ def checked_window(target: Target, scratch: Path, expected: int) -> Window:
     return window
 
 
-class _Snapshot(Flow):
-    """Times the copy."""
+class _SnapshotTimer(ProgressTimer):
+    """Measures the time of the snapshot."""
 
     def __init__(self, expected: int, target: Target) -> None:
         super().__init__(expected)
@@ -111,7 +114,8 @@ class _Snapshot(Flow):
         self._end()
 
     def _await_reader(self) -> None:
-        """Start the watch when somebody new of our name connects to the source; a killed relay's connection may linger from before."""
+        """Start the stopwatch when a new connection of the benchmark's user appears on the source. An older connection may remain from a
+        killed relay."""
         address = address_of(self._target)
         newest = "SELECT MAX(id) FROM information_schema.processlist WHERE user = %s"
         with connect(address) as connection:

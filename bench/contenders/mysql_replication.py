@@ -1,11 +1,13 @@
-"""python-mysql-replication: decodes every row to a dict. So slow that it reads a sample from the middle of the log and is scaled up."""
+"""python-mysql-replication decodes every row to a dict. It is so slow that it reads a sample from the middle of the log; its figures are
+scaled.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from bench.contenders.base import Command, Stopwatch, Window, python_command, read_window
-from bench.supervise import Usage
+from bench.process_accounting import Usage
 from bench.target import Target
 from headrace.errors import DefiniteError
 

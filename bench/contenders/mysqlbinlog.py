@@ -1,20 +1,20 @@
-"""The server's own reader, twice: copying the log byte for byte (the floor: nobody can need less), and decoding it to text."""
+"""The server's own reader, twice: copying the log byte for byte (the floor for every reader), and decoding it to text."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from bench.contenders.base import Command, Window
-from bench.supervise import Usage
+from bench.process_accounting import Usage
 from bench.target import Target
 from headrace.errors import DefiniteError
 
-# caching_sha2_password without TLS needs the server's key; MariaDB knows neither.
+# caching_sha2_password without TLS needs the server's key; MariaDB has neither.
 PLAIN_TRANSPORT = {"mysql": ("--ssl-mode=DISABLED", "--get-server-public-key"), "mariadb": ("--skip-ssl",)}
 
 
 def remote_command(target: Target, *options: str) -> Command:
-    """mysqlbinlog over a connection without TLS, reading the workload's files whole."""
+    """Build a mysqlbinlog command that reads the workload's files completely over a connection without TLS."""
     return Command(
         [
             *target.mysqlbinlog,
@@ -51,10 +51,10 @@ class RawCopy:
 
 
 class DecodeToText:
-    """`mysqlbinlog --verbose`, its text thrown away."""
+    """`mysqlbinlog --verbose`; its text is discarded."""
 
     title = "mysqlbinlog --verbose"
-    note = "decodes every row to text, written nowhere"
+    note = "decodes every row to text, which is discarded"
     repeats = 1
     mysql_only = False
 

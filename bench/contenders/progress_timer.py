@@ -1,4 +1,4 @@
-"""A pipe's view that only keeps the time: the window opens with its first batch and closes with the batch that has the last change."""
+"""A progress view of a pipe that only measures time. The window opens with the first batch and closes with the batch of the last change."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headrace.pipes.lifecycle.progress_view import ProgressView
 WATCH_PAUSE_S = 0.005
 
 
-class Flow(ProgressView):
-    """A pipe's view that only keeps the time."""
+class ProgressTimer(ProgressView):
+    """A progress view that only measures time."""
 
     def __init__(self, expected: int) -> None:
         self._expected = expected
@@ -52,11 +52,11 @@ class Flow(ProgressView):
         self._window = Window(self._total - self._before, *self._watch.read(), self._total, *cold)
 
 
-class Stream(Flow):
-    """Times the batches."""
+class StreamTimer(ProgressTimer):
+    """Measures the time of the batches."""
 
     def open_at(self, directory: Path) -> None:
-        """Start the cold watch when something appears in `directory`."""
+        """Start the stopwatch that includes the workers' start as soon as `directory` contains a file."""
         while not (directory.is_dir() and any(directory.iterdir())):
             time.sleep(WATCH_PAUSE_S)
         self._cold = Stopwatch(whole_tree=True)
