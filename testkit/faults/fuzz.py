@@ -136,7 +136,7 @@ def _logs(recordings: Sequence[Recording], directory: Path) -> Trial:
 
 
 def _cuts(recordings: Sequence[Recording], directory: Path) -> Trial:
-    """Every place at which a log can be cut, one after the other: seeds are numbers of places."""
+    """Every position at which a log can be cut, in order: the seed is the number of the position."""
     subjects = [DamagedLog(recording, directory) for recording in recordings]
     trials = [trial for subject in subjects for trial in subject.cuts()]
 

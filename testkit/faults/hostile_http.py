@@ -309,7 +309,7 @@ NATIVE_ATTACKS: Final[dict[str, Attack]] = {
 
 @contextlib.contextmanager
 def hostile_http(attack: Attack, *, real: int = 0, on: bytes = b"") -> Iterator[int]:
-    """The port of a server that does this to every request whose text holds `on`; a real server answers the others."""
+    """Return the port of a server that does this to every request whose text contains `on`; a real server responds to the others."""
 
     def serve(connection: socket.socket) -> None:
         client = Client(connection)

@@ -16,7 +16,7 @@ COLUMNS = "p int, c int, s text static, v text, n int, m map<int, text>, e set<t
 
 
 class Changes(ABC):
-    """Runs changes of table `t` of a keyspace, one after the other."""
+    """Runs changes of table `t` of a keyspace, one at a time."""
 
     def __init__(self, session: CqlSession, keyspace: str, pause_s: float) -> None:
         self._session, self._keyspace, self._pause_s = session, keyspace, pause_s

@@ -33,7 +33,7 @@ _NOW: Final = 1_790_000_000_000_000
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement with the timestamp that it names (a batch: the first of its own)."""
+    """A statement with the timestamp that it names (a batch: its first timestamp)."""
 
     text: str
     timestamp: int

@@ -1,6 +1,6 @@
-"""A small, hostile workload for replication tests: every kind of change, in transactions of every shape, from a seed.
+"""A small, hostile workload for replication tests: every kind of change, in transactions of every size, from a seed.
 
-Keys are few, so that the same row is inserted, updated, moved and deleted again and again: a lost, repeated or reordered change is visible.
+Keys are few, so that the same row is inserted, updated, moved and deleted repeatedly: a lost, repeated or reordered change is visible.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compares tables of any shape as texts: the source's SELECT, and the target's."""
+"""Compares tables with any columns as texts: the source's SELECT, and the target's."""
 
 from __future__ import annotations
 

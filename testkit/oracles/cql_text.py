@@ -95,7 +95,7 @@ class ScriptedClock:
 
 @dataclass
 class Session:
-    """Runs examples one after the other; definitions are kept, rows are not."""
+    """Runs examples one at a time. Definitions remain, rows are deleted."""
 
     known: CqlCatalog = field(default_factory=CqlCatalog)
 

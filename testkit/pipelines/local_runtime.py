@@ -183,7 +183,7 @@ class TopicPlanner:
 
 
 def run_each(task: TaskFunction, splits: Sequence[Split]) -> list[Report]:
-    """Run a copy of a task for each split, one after the other."""
+    """Run a copy of a task for each split, one at a time."""
     for_tasks, reports = separate_driver_splits(map(encode_split, splits))
     return [*(report for split in for_tasks for report in run_encoded(task, [split])), *reports]
 

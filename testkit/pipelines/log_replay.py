@@ -93,7 +93,7 @@ class LogReplay:
         middle = self.start + max(3, statements // 2) // 2
         for column in table.cells:
             if column.type.name == "list" and not column.type.is_atomic:
-                continue  # on Apache Cassandra the replayed table has no tombstones of its own
+                continue  # on Apache Cassandra the replayed table itself has no tombstones
             value = literal(random, column.type)
             scope = keys if column.role is ColumnRole.REGULAR else {key[: len(table.partition_key)] for key in keys}
             sign = f"{quoted(column.name)} + " if not column.type.is_atomic and column.type.name != "udt" else ""

@@ -246,7 +246,7 @@ def silent(_: socket.socket) -> None:
 
 
 def dripping(connection: socket.socket) -> None:
-    """Answer a byte now and then: each one would begin the timeout of a socket anew."""
+    """Send a byte at intervals: each byte would restart the timeout of a socket."""
     for _ in range(600):
         connection.sendall(b"x")
         time.sleep(0.1)

@@ -123,7 +123,7 @@ def test_a_pipe_that_lags_differs_fails_and_recovers(mariadb_server: PrivateServ
             run.until(lambda: len(server.messages) == 2)
             assert "recovered" in server.messages[1]["Subject"]
             time.sleep(2)
-            # Nothing is told twice after the restart: no schema change, difference or full disk.
+            # Nothing is reported twice after the restart: no schema change, difference or full disk.
             of_lag = {one.body["id"] for one in hook.accepted if one.body["kind"] == "lag"}
             assert [one.body["kind"] for one in hook.accepted[before:] if one.body["recovers"] not in of_lag] == ["recovered"]
             status = HttpControl(read_endpoint(state)).alerts()

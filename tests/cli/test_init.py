@@ -290,7 +290,7 @@ def test_topics_into_clickhouse(broker: PrivateBroker, clickhouse: EmbeddedServe
 
 
 def test_questions(mariadb_server: PrivateServer, account: Account, shop: str, tmp_path: Path) -> None:
-    """Refused answers are asked for again; a default is taken; a password is not echoed and not written."""
+    """The command asks again after a rejected answer, accepts a default, and neither echoes nor writes a password."""
     with typist(tmp_path) as person:
         person.answer("Source: ", "nowhere")
         person.until("the source's address cannot be read")

@@ -76,7 +76,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServ
 
 
 def run(file: Path) -> None:
-    """Run all pipes of a file, one after the other, until they have caught up."""
+    """Run all pipes of a file, one at a time, until they have caught up."""
     for pipe in load(file).pipes:
         for part in pipe.specs:
             with open_pipe(replace(part, settings=replace(part.settings, once=True)), LogView()) as ready:

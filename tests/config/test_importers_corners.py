@@ -50,14 +50,14 @@ def mypipe(condition: str = "", other: str = "") -> str:
         (TOPICS + "consumer.override.sasl.jaas.config=x\n", ["how Kafka is reached", "line 3", "kafka://user@host"]),
     ],
 )
-def test_what_would_come_out_otherwise_is_refused(text: str, words: list[str]) -> None:
+def test_settings_with_another_result_in_headrace_are_rejected(text: str, words: list[str]) -> None:
     with pytest.raises(DefiniteError) as error:
         translate_connector(text, "file.properties").text()
     for word in words:
         assert word in str(error.value)
 
 
-def test_lists_that_go_together_stay() -> None:
+def test_compatible_lists_are_combined() -> None:
     lists = "database.include.list=shop.*,crm\ntable.include.list=shop_1.orders,crm.users\n"
     columns = "column.include.list=shop_1.orders.id,crm\\\\..*\\\\..*\n"
     text = translate_connector(SERVER + lists + columns, "file.properties").text()
@@ -65,7 +65,7 @@ def test_lists_that_go_together_stay() -> None:
     assert 'columns = ["shop_1.orders.id", "crm.*.*"]' in text
 
 
-def test_keys_that_were_not_reached_are_not_called_unknown() -> None:
+def test_keys_after_an_error_are_not_reported_as_unknown() -> None:
     text = SERVER + "table.include.list=shop.t[0-9]\ncolumn.exclude.list=shop.users.x\nsnapshot.mod=initial\n"
     with pytest.raises(DefiniteError) as error:
         translate_connector(text, "file.properties").text()

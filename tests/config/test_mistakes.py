@@ -111,7 +111,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(text: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what `headrace config check` says about a wrong file."""
+    """Return the output of `headrace config check` for a wrong file."""
     Path("headrace.toml").write_text(text)
     assert main(["config", "check"]) == 2
     said = capsys.readouterr()

@@ -40,7 +40,7 @@ def judge(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", [WHOLE, base(), several(more='prefix = "{source}_"'), base(source='flush_bytes = "64M"')])
-def test_editors_take_what_we_take(text: str) -> None:
+def test_the_schema_accepts_what_headrace_accepts(text: str) -> None:
     assert not judge(text)
 
 
@@ -63,7 +63,7 @@ def test_editors_take_what_we_take(text: str) -> None:
         base(more="[sink]"),
     ],
 )
-def test_editors_refuse_what_we_refuse(text: str) -> None:
+def test_the_schema_rejects_what_headrace_rejects(text: str) -> None:
     assert judge(text)
 
 
@@ -117,7 +117,7 @@ def test_a_file_is_shown_as_it_is_understood_without_its_secrets(capsys: pytest.
 
 
 @pytest.mark.usefixtures("file")
-def test_check_says_what_a_file_comes_to(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_summarises_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config", "check"]) == cli.OK
     text = capsys.readouterr().out
     assert "p: mysql://u@db.example.org/db -> kafka://" in text
@@ -125,7 +125,7 @@ def test_check_says_what_a_file_comes_to(capsys: pytest.CaptureFixture[str]) -> 
     assert "-secret" not in text
 
 
-def test_check_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.toml").write_text(base(source="a = 1", sink="b = 2"))
     assert cli.main(["config", "check", str(tmp_path / "x.toml")]) == cli.FAILED
     text = capsys.readouterr().err
@@ -152,7 +152,7 @@ def test_check_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
         ),
     ],
 )
-def test_check_says_what_a_run_would_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+def test_check_reports_what_a_run_would_reject(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
     (tmp_path / "x.toml").write_text(text)
     assert cli.main(["config", "check", str(tmp_path / "x.toml")]) == cli.FAILED
     assert said in capsys.readouterr().err

@@ -50,7 +50,7 @@ def test_when_rules_fire(tmp_path: Path) -> None:
     }
     times = {
         "HeadracePipeFailed": {4: 0, 5: 1, 9: 1, 10: 0},
-        # Changes between the stages do not begin it anew.
+        # Changes between the stages do not restart it.
         "HeadracePipeAway": {5: 0, 6: 1, 14: 1, 16: 0},
         "HeadraceLag": {5: 0, 9: 0, 10: 1, 14: 1, 15: 0},
         "HeadraceDeadLetters": {20: 0, 21: 1},

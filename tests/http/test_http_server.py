@@ -101,7 +101,7 @@ def test_idle_reserved_connections_do_not_become_ordinary_ones(served: Served) -
         wait_until(lambda: served.status("/ping") == 200, 5)
 
 
-def test_a_refused_client_that_trickles_bytes_is_let_go(served: Served) -> None:
+def test_a_rejected_client_that_sends_single_bytes_is_disconnected(served: Served) -> None:
     with ExitStack() as stack:
         served.occupy(stack, 2)
         refused = stack.enter_context(served.connect(b"GET /other HTTP/1.1\r\n\r\n"))

@@ -352,7 +352,7 @@ def _forget_before(broker: PrivateBroker, topic: str, offset: int) -> None:
         done.result(30)
 
 
-def test_a_login_that_was_cut_off_once_is_no_refusal(broker: PrivateBroker) -> None:
+def test_a_login_that_was_interrupted_once_is_retried(broker: PrivateBroker) -> None:
     topic = broker.create_topic()
     broker.produce(topic, [{"value": insert_message(number)} for number in range(2)])
     consumer = TopicConsumer(parse_kafka_url(broker.url(topic)), [topic])

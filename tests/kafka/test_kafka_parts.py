@@ -129,7 +129,7 @@ def test_the_connector_is_found_in_a_folder_by_coordinates_or_fetched(
     assert not list(repository.iterdir())
 
 
-def test_without_a_word_the_repository_is_the_one_that_spark_would_ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_repository_is_the_one_that_spark_uses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(REPOSITORY_VARIABLE, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     known = repositories()

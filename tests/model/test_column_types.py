@@ -29,7 +29,7 @@ CREATORS = frozenset(
         "pipes/debezium/type_lookup.py",  # BIGINT UNSIGNED, which events call int64
         "kafka/mypipe/wire_format.py",
         "sinks/clickhouse/schema_inference.py",
-        "sinks/clickhouse/cascades/key_log.py",  # a column of its own
+        "sinks/clickhouse/cascades/key_log.py",  # a separate column
         "transforms/column_types.py",
         "verify/scylla/verifier.py",  # canonical bytes of CQL values
     }

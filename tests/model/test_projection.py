@@ -41,7 +41,7 @@ def test_projected_columns(include: tuple[str, ...], exclude: tuple[str, ...], l
     assert names(Projection(include, exclude)) == left.split()
 
 
-def test_an_index_goes_with_its_columns() -> None:
+def test_an_index_is_dropped_with_its_columns() -> None:
     projected = Projection(exclude=("shop.orders.note",)).project(ORDERS)
     assert [index.name for index in projected.indexes] == ["by_total"]
     assert (projected.primary_key, projected.name) == (ORDERS.primary_key, ORDERS.name)

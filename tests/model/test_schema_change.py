@@ -48,7 +48,7 @@ def names(schema: TableSchema) -> str:
 
 
 @pytest.mark.parametrize(("place", "columns"), [(None, "a b c d"), (FIRST, "d a b c"), ("a", "a d b c"), ("c", "a b c d")])
-def test_a_column_comes_to_its_place(place: str | None, columns: str) -> None:
+def test_a_column_is_added_at_its_position(place: str | None, columns: str) -> None:
     assert names(after(AddColumn(T, Column("d", Kind.DATE), place))) == columns
 
 
@@ -59,7 +59,7 @@ def test_a_column_is_modified_and_moved(place: str | None, columns: str) -> None
     assert (names(schema), schema.column("b")) == (columns, new)
 
 
-def test_a_column_that_goes_goes_from_the_keys_too() -> None:
+def test_a_dropped_column_is_removed_from_the_keys() -> None:
     schema = after(DropColumn(T, "a"))
     assert (names(schema), schema.primary_key, schema.indexes) == ("b c", (), (Index("ab", ("b",), True), Index("c", ("c",), False)))
     assert [index.name for index in after(DropColumn(T, "c")).indexes] == ["ab"]
@@ -75,14 +75,14 @@ def test_keys_and_options() -> None:
     assert (schema.primary_key, schema.indexes, schema.charset, schema.comment) == (("b",), (), "latin1", "y")
 
 
-def test_tables_swap_by_way_of_a_third_name() -> None:
+def test_tables_swap_through_a_third_name() -> None:
     other = TableSchema(U, (C,), ())
     catalog = apply_all([CreateTable(other), RenameTable(T, V), RenameTable(U, T), RenameTable(V, U)], SHOP)
     assert {name: names(schema) for name, schema in catalog.tables.items()} == {T: "c", U: "a b c"}
     assert all(name == schema.name for name, schema in catalog.tables.items())
 
 
-def test_tables_and_databases_go() -> None:
+def test_tables_and_databases_are_dropped() -> None:
     assert apply(DropTable(T), SHOP).tables == {}
     assert apply(TruncateTable(T), SHOP) == SHOP
     assert apply(DropDatabase("shop"), SHOP) == SchemaCatalog()

@@ -59,7 +59,7 @@ def test_a_halting_statement(
 
 @pytest.mark.slow(because="test_whole_tables, test_statements_while_tables_are_read, without Spark")
 @pytest.mark.soak("mysql", because="what differs between the servers is in test_schema_changes")
-def test_a_truncation_before_the_first_look_is_not_passed_over(
+def test_a_truncation_before_the_tables_are_first_read_is_applied(
     server: PrivateServer, database: str, replica_account: Account, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
     """The tables are read after the start position: a TRUNCATE in between must not be ignored."""

@@ -128,7 +128,7 @@ def test_a_long_backlog_is_kept_in_little_space(
     assert since(file, count) is None
 
 
-def test_a_running_pipe_says_its_lag_itself() -> None:
+def test_a_running_pipe_reports_its_lag() -> None:
     lag = Lag()
     assert lag.seconds(100.0) is None
     lag.say(Pending(None), 100.0)

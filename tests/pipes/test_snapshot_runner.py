@@ -21,7 +21,7 @@ def runner(task: Any = None, **context: Any) -> SnapshotRunner:
     return SnapshotRunner(unused, cast(Any, SimpleNamespace(**context)), unused, task, unused)
 
 
-def test_a_copy_that_is_asked_to_end_waits_for_its_chunks_but_not_for_ever() -> None:
+def test_a_stopping_snapshot_waits_for_its_chunks_up_to_a_limit() -> None:
     """A chunk may wait for a Spark slot that another pipe's task holds while its server is away: this pipe must still stop."""
     asked, pipe = [False], WaitState()
     stop = runner(is_stopping=lambda: asked[0])._stopper()
@@ -37,7 +37,7 @@ def test_a_copy_that_is_asked_to_end_waits_for_its_chunks_but_not_for_ever() -> 
             stop()
 
 
-def test_a_copy_whose_server_is_away_ends_at_once() -> None:
+def test_a_snapshot_of_an_unavailable_server_ends_immediately() -> None:
     stop, pipe = runner(is_stopping=lambda: True)._stopper(), WaitState()
     with use_wait_state(pipe):
         stop()
@@ -60,7 +60,7 @@ class TestGroups:
         assert [split.once for splits in found for split in splits] == [chunk.table == exact for chunk in chunks]
         return [[split.chunk.number for split in splits] for splits in found]
 
-    def test_a_few_chunks_stay_apart(self) -> None:
+    def test_a_few_chunks_are_separate_jobs(self) -> None:
         assert self.groups([Chunk("d", "t", n, "", 1) for n in range(16)]) == [[n] for n in range(16)]
 
     def test_small_chunks_of_many_tables_share_a_job(self) -> None:

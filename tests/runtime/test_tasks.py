@@ -42,7 +42,7 @@ class Nothing:
         self.closed.append("writer")
 
 
-def test_a_snapshot_that_counts_is_not_read_twice_behind_the_drivers_back() -> None:
+def test_a_repeated_task_does_not_read_a_counting_split_again() -> None:
     task = Task(Nothing(), Nothing(), lambda call: call())
     chunk = NumberSplit(1, once=True)
     assert task._run(chunk) == SplitDone({"position": {}})

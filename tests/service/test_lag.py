@@ -160,7 +160,7 @@ def url(server: PrivateServer, markers: Markers) -> str:
 
 @pytest.mark.slow(
     because=(
-        "test_lag_is_the_age_of_the_oldest_pending_change, test_a_running_pipe_says_its_lag_itself, "
+        "test_lag_is_the_age_of_the_oldest_pending_change, test_a_running_pipe_reports_its_lag, "
         "test_the_terminal_shows_the_lag_of_now, test_every_metric_of_the_status_exists"
     )
 )

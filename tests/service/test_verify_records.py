@@ -151,7 +151,7 @@ def test_status_metrics_and_the_dashboard_show_the_last_comparison(shop: Shop, c
         assert "different (1 different, 1 missing, 1 extra), " in text(supervisor)
         assert f"verify found differences in {shop.book.database}.orders" in text(supervisor)
 
-        # A part of the table says so.
+        # A part of the table is marked as such.
         assert shop.verify("--sample", "499", "--seed", "1", "--columns", f"{shop.book.database}.*.id") in (0, 1)
         until("the part", shows(supervisor, partial="sample 499, some columns"), supervisor)
         assert ", sample 499, some columns" in text(supervisor)

@@ -159,7 +159,7 @@ def test_a_flag_that_is_wrong(text: str, said: str) -> None:
     assert caught.value.place.startswith("--set")
 
 
-def test_flags_lie_over_the_file_and_the_file_over_nothing(tmp_path: Path) -> None:
+def test_flags_override_the_file(tmp_path: Path) -> None:
     file = tmp_path / "pipe.toml"
     file.write_text(FILE)
     flags = [
@@ -293,7 +293,7 @@ def test_a_restart_resumes_with_the_stored_state(tmp_path: Path) -> None:
     assert chosen_for(tmp_path / "state", str(file), []).sink.of(ORDERS) == TableOptions(view=True)
 
 
-def test_a_state_of_before_there_were_settings(tmp_path: Path) -> None:
+def test_a_state_without_settings_has_the_defaults(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path / "state")
     state = _state(ORDERS)
     del state.options["settings"]
@@ -301,7 +301,7 @@ def test_a_state_of_before_there_were_settings(tmp_path: Path) -> None:
     assert stored_settings(tmp_path / "state") == UserSettings()
 
 
-def test_globs_about_no_table_are_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_globs_that_match_no_table_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     choices = parse_settings("[sink.tables.'shop.ordres']\nview = true\n[sink.tables.'shop.*']\nview = true", "f").sink
     warn_of_unmatched(choices, [ORDERS])
     assert [record.getMessage() for record in caplog.records] == ["no chosen table matches the settings for shop.ordres"]

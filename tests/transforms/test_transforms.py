@@ -318,7 +318,7 @@ def test_a_row_at_which_an_expression_fails() -> None:
     assert tried.images.column("n").null_count == 2
 
 
-def test_only_rows_that_pass_are_reckoned_with() -> None:
+def test_expressions_run_only_on_rows_that_pass_the_filter() -> None:
     rows = [{"email": "1"}, {"email": "x", "state": "gone"}]
     made = shaper(chosen(filter="state <> 'gone'", computed={"n": "CAST(email AS INT)"}))(people(rows))
     assert made.images.column("n").to_pylist() == [1]
@@ -370,7 +370,7 @@ def test_alterations_as_the_sink_sees_them() -> None:
     )
 
 
-def test_a_renamed_column_is_not_laid_bare() -> None:
+def test_renaming_a_masked_column_does_not_reveal_it() -> None:
     renamed = with_column("email", replace(PEOPLE.column("email"), name="mail"))
     renamed = replace(renamed, indexes=())
     change = altered(renamed, {"mail": ("email", Unchanged())})
@@ -448,7 +448,7 @@ def test_wrong_settings_of_transforms(text: str, place: str, said: str) -> None:
     assert "s3cret" not in str(caught.value)
 
 
-def test_the_order_of_names_makes_no_other_transforms() -> None:
+def test_the_order_of_names_does_not_change_the_transforms() -> None:
     one = chosen(mask={"a": "null", "b": "email"}, drop=("x", "y"), hash={"c": "md5"}, hash_salt="env:A")
     assert one.makes_the_same(chosen(mask={"b": "email", "a": "null"}, drop=("y", "x"), hash={"c": "md5"}, hash_salt="file:b"))
     assert not one.makes_the_same(chosen(mask={"b": "null", "a": "email"}, drop=("x", "y"), hash={"c": "md5"}, hash_salt="env:A"))

@@ -79,7 +79,7 @@ def test_replication_outlives_its_servers(fresh_server: Callable[..., PrivateSer
                 # Rows change all the time, and none is reported as different.
                 live = pipeline.verify("--wait", "15")
             assert live.code in (0, 3), live.output
-            # Rows that changed each time they were compared are undecided: the summary does not say "0 differences" then.
+            # Rows that changed at each comparison are undecided; the summary then does not report "0 differences".
             assert "(different)" not in live.output, live.output
             assert live.output.splitlines()[-1].endswith(" 0 differences") == (live.code == 0), live.output
             assert workload.transactions > 10

@@ -232,7 +232,7 @@ def test_an_alteration_that_keeps_every_value_only_changes_the_state(pipe: Pipe)
     assert pipe.saved.tables[T].schema.indexes
 
 
-def test_a_table_that_must_be_read_again_is_asked_for_before_it_waits(pipe: Pipe) -> None:
+def test_a_resync_is_requested_before_the_table_waits(pipe: Pipe) -> None:
     pipe.follow("ALTER TABLE t MODIFY a INT")
     assert pipe.done == [("ask", ("shop.t",), set())]
     assert pipe.saved.awaiting_resync == {T}
@@ -265,7 +265,7 @@ def test_a_table_whose_rows_were_left_out_is_read_again_and_not_swept(pipe: Pipe
         ("RENAME TABLE t TO aside_t, aside TO t", None, T),
     ],
 )
-def test_of_a_sink_that_appends_no_change_is_left_out(pipe: Pipe, statement: str, left_out: TableName | None, table: TableName) -> None:
+def test_an_append_only_sink_gets_every_change(pipe: Pipe, statement: str, left_out: TableName | None, table: TableName) -> None:
     """Rows that are not in the log are read while the table's changes continue; a sink that counts rows makes them wait."""
     pipe.sink.append_only = True
     aside = replace(SCHEMA, name=TableName("shop", "aside"), columns=(INT,))

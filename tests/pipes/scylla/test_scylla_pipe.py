@@ -233,7 +233,7 @@ def test_transforms_and_other_ones_at_the_next_start(source: Source) -> None:
     source.assert_equal("t")
 
 
-def test_rows_that_come_late_are_taken_by_the_second_look(source: Source, caplog: pytest.LogCaptureFixture) -> None:
+def test_late_rows_are_written_by_the_second_read(source: Source, caplog: pytest.LogCaptureFixture) -> None:
     ks = source.keyspace
     source.choices = replace(source.choices, again=10, log_ttl=86400)
     captured = source.create("t", "k int PRIMARY KEY, v text")

@@ -31,7 +31,7 @@ def book(book: Logbook) -> Logbook:
 
 
 class Runs:
-    """Runs of one pipe, one after the other, with one state and one target."""
+    """Successive runs of one pipe with one state and one target."""
 
     def __init__(self, book: Logbook, clickhouse: EmbeddedServer, client: Client, state: Path) -> None:
         self._book, self._url, self._client, self.state = book, url_of(clickhouse), client, state

@@ -62,7 +62,7 @@ ACTIONS: Final = {
     "--source": "tests/cli/test_cli.py::test_ddl_shows_a_translation_without_any_server",
     "--spark-log": "tests/cli/test_manual.py",
     "--start": "tests/kafka/test_kafka_reach.py::test_a_moment_to_start_at",
-    "--start-at": "tests/pipes/test_errors_stream.py::test_a_truncation_before_the_first_look_is_not_passed_over",
+    "--start-at": "tests/pipes/test_errors_stream.py::test_a_truncation_before_the_tables_are_first_read_is_applied",
     "--state": _REMEDIES + "test_a_new_state_with_empty_targets",
     "--table": "tests/sources/scylla/test_scylla_capture.py",
     "--tables": "tests/pipes/schema_changes/test_waiting_for_tables.py::test_a_table_that_is_named_must_exist_when_a_pipe_is_new",

@@ -31,7 +31,7 @@ def book(book: Logbook) -> Logbook:
 
 
 class Runs:
-    """Runs of one pipe, one after the other."""
+    """Successive runs of one pipe."""
 
     def __init__(self, book: Logbook, clickhouse: EmbeddedServer, client: Client, state: Path) -> None:
         self.book, self.client, self.state, self._url = book, client, state, url_of(clickhouse)

@@ -94,7 +94,7 @@ def damage(file: Path, kind: str, draw: random.Random, old: Path | None, other: 
 
 @dataclass
 class DamageTrial:
-    """One stopped pipe whose files are damaged one after the other."""
+    """One stopped pipe whose files are damaged, one at a time."""
 
     state: Path
     run: Callable[[], None]

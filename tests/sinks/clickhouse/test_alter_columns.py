@@ -219,7 +219,7 @@ def test_whole_tables(statement: str, expected: dict[str, list[str]]) -> None:
     assert found == {name: texts or shared for name, texts in expected.items()}
 
 
-def test_a_ring_of_renames_goes_by_exchanges() -> None:
+def test_a_cycle_of_renames_uses_exchanges() -> None:
     found = dry_run_of("RENAME TABLE t TO x, o TO t, u TO o, x TO u")
     assert [text for text in found[0].statements if "VIEW" not in text] == [
         "EXCHANGE TABLES `s`.`o` AND `s`.`t`",

@@ -103,7 +103,7 @@ def test_nothing_is_created_when_one_table_cannot_be_held(sink: ClickHouseSink) 
     assert tables_of(sink) == ["kept", "other"]
 
 
-def test_a_task_asks_about_all_its_tables_at_once(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_queries_all_its_tables_at_once(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
     schemas = [schema_of(name) for name in ("a", "b", "c")]
     sink.prepare(schemas)
     asked: list[list[str]] = []
@@ -147,7 +147,7 @@ def test_a_table_without_a_key_shows_each_row_as_often_as_the_source_has_it(sink
     assert sink.reader().count(schema) == 3
 
 
-def test_a_sweep_takes_away_what_a_new_snapshot_did_not_see(sink: ClickHouseSink) -> None:
+def test_rows_that_a_new_snapshot_did_not_read_are_deleted(sink: ClickHouseSink) -> None:
     keyed, keyless = schema_of("keyed"), replace(schema_of("keyless"), primary_key=())
     sink.prepare([keyed, keyless])
     for schema in (keyed, keyless):
@@ -255,7 +255,7 @@ def test_a_query_for_people(sink: ClickHouseSink) -> None:
         reader.query("SELEC 1")
 
 
-def test_a_proxy_in_the_environment_is_not_asked_for_this_machine(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_in_the_environment_is_not_used_for_loopback(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
@@ -372,7 +372,7 @@ def test_an_extra_column_must_not_hide_one_of_the_source(sink: ClickHouseSink) -
     assert "the extra column n has the name of a column of the source" in caught.value.message
 
 
-def test_the_driver_asks_only_about_tables_that_were_altered(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_queries_only_altered_tables(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
     """A schema change of one table must not cost a request about thousands of others."""
     schemas = [schema_of(f"t{number}") for number in range(20)]
     names = {str(schema.name): f"{sink.target.database}.{schema.name.table}" for schema in schemas}

@@ -73,8 +73,8 @@ def ask(sink: ClickHouseSink, sql: str) -> list[list[Any]]:
     "replacing gone",
     "collapsing",
     because=(
-        "test_a_sweep_takes_away_what_a_new_snapshot_did_not_see[versioned-keyed], "
-        "test_a_sweep_takes_away_what_a_new_snapshot_did_not_see[history-keyed]"
+        "test_rows_that_a_new_snapshot_did_not_read_are_deleted[versioned-keyed], "
+        "test_rows_that_a_new_snapshot_did_not_read_are_deleted[history-keyed]"
     ),
 )
 @pytest.mark.parametrize("schema", [KEYED, KEYLESS], ids=["keyed", "keyless"])
@@ -83,7 +83,7 @@ def ask(sink: ClickHouseSink, sql: str) -> list[list[Any]]:
     [{}, {"delete_column": "gone", "version_column": "at`"}, {"engine": "history"}, {"engine": "collapsing"}, {"engine": "versioned"}],
     ids=lambda chosen: chosen.get("engine", "replacing " + chosen.get("delete_column", "")),
 )
-def test_a_sweep_takes_away_what_a_new_snapshot_did_not_see(target: ClickHouseTarget, chosen: dict[str, Any], schema: TableSchema) -> None:
+def test_rows_that_a_new_snapshot_did_not_read_are_deleted(target: ClickHouseTarget, chosen: dict[str, Any], schema: TableSchema) -> None:
     sink = sink_of(target, **chosen)
     if chosen.get("engine") == "collapsing" and schema is KEYLESS:
         with pytest.raises(DefiniteError, match="nothing tells this table's rows apart"):
@@ -276,5 +276,5 @@ def test_existing_rows_must_be_older_than_the_log(target: ClickHouseTarget) -> N
     with pytest.raises(DefiniteError, match="holds rows with versions up to 7130316800000000000") as caught:
         copier._check_versions(table)
     assert "TRUNCATE" in caught.value.hint
-    # A later snapshot of the same pipe comes after rows of its own.
+    # A later snapshot of the same pipe comes after its own rows.
     copier._check_versions(replace(table, snapshot=1))

@@ -249,7 +249,7 @@ def test_a_message_that_no_queue_takes_is_named(broker: PrivateBroker) -> None:
     assert "queue.buffering.max.kbytes" in error.value.hint
 
 
-def test_logins_that_were_cut_off_are_no_refusal_once_brokers_serve_again(broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_logins_are_retried_when_brokers_are_back(broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Refusals] = []
 
     class Heard(Refusals):

@@ -315,7 +315,7 @@ def test_a_reader_continues_after_its_last_piece() -> None:
         mine.read(records([event()], first=5))
 
 
-def test_what_was_emptied_stays_empty_of_what_lags_behind() -> None:
+def test_a_truncated_table_ignores_older_records() -> None:
     decoded = reader().read(records([event(pos=100), event("t", None, pos=200), event(pos=300)]))
     (truncation,) = decoded.truncations
     assert (truncation.table, truncation.version) == (NAME, pack_version(0, 7, 200) + 1)

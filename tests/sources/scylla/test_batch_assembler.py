@@ -112,7 +112,7 @@ def test_an_unknown_operation_is_an_error(code: int) -> None:
         check_operations(page(rows, [1, None]), table)
 
 
-def test_a_batch_that_is_left_out_is_just_that_one() -> None:
+def test_only_the_skipped_batch_is_missing() -> None:
     place = BatchPosition("ks.t", stream(1), UUID(int=1).bytes)
     assert BatchPosition.parse(str(place)) == place
     assert BatchPosition.parse("binlog.000001:4") is None
@@ -126,7 +126,7 @@ def test_a_batch_that_is_left_out_is_just_that_one() -> None:
     assert stream(1).hex() in skip["content"]
 
 
-def test_a_batch_is_behind_when_its_second_look_is() -> None:
+def test_a_batch_is_pending_until_the_second_read_has_passed_it() -> None:
     rows = page(batch(1, 1000, 1))
     place = BatchPosition.of_row("ks.t", rows, 0)
     name, at = TableName("ks", "t"), place.micros

@@ -247,7 +247,7 @@ def test_the_write_time_of_rows_follows_from_their_remaining_ttl(logged: Logged)
     assert block.written.to_pylist() == [None] * 3
 
 
-def test_rows_that_came_late_are_found_by_the_second_look(logged: Logged, caplog: pytest.LogCaptureFixture) -> None:
+def test_late_rows_are_found_by_the_second_read(logged: Logged, caplog: pytest.LogCaptureFixture) -> None:
     choices = replace(logged.choices, confidence=100)
     begin = now_us() - 500 * S
     generation = add_generation(logged.session, logged.keyspace, make_generation(begin // 1000, 2, 1))

@@ -82,7 +82,7 @@ def test_a_batch_holds_a_window_of_each_table_that_is_due() -> None:
     assert planner(cluster).splits(second, third) == [one, other]
 
 
-def test_nothing_due_gives_the_same_place_again() -> None:
+def test_the_position_stays_while_no_window_is_due() -> None:
     cluster = Cluster(1000 * S, {ORDERS: [960_000]})
     plan = planner(cluster)
     reached = plan.plan(plan.initial())
@@ -112,7 +112,7 @@ def test_a_generation_is_drained_before_the_next_one() -> None:
     assert cluster.asked == [(ORDERS, 900_000), (ORDERS, 1_010_000)], "a generation's streams are queried once"
 
 
-def test_a_cold_start_over_an_old_generation_asks_little(tmp_path: Path) -> None:
+def test_a_cold_start_over_an_old_generation_needs_few_queries(tmp_path: Path) -> None:
     year = 365 * DAY
     groups = tuple(tuple(bytes([vnode, shard]) for shard in range(8)) for vnode in range(200))
     cluster = Cluster(year * S, {ORDERS: [1000]}, groups)
@@ -214,7 +214,7 @@ def test_every_stream_is_in_one_share() -> None:
     assert start_at([1000, 5000], 0) == StreamPosition(1000, start_us(1000) - 1)
 
 
-def test_the_log_is_looked_at_once_more_for_rows_that_came_late(tmp_path: Path) -> None:
+def test_the_log_is_read_again_for_late_rows(tmp_path: Path) -> None:
     cluster = Cluster(10_000 * S, {ORDERS: [1000, 9_500_000]})
     choices = replace(CHOICES, again=300, look_back=300, audit=0)
     plan = planner(cluster, {ORDERS: LogStart(start_at([1000, 9_500_000], 9000 * S), DAY, 0)}, choices, tmp_path / "pace.json")
@@ -227,8 +227,8 @@ def test_the_log_is_looked_at_once_more_for_rows_that_came_late(tmp_path: Path) 
             assert until <= cluster.time - (330 if again else 30) * S
             assert not again or until <= first[-1][2]
         reached = end
-    # Both reads cover everything, generation by generation; the second begins before the first, for rows that arrive later, and asks less
-    # often.
+    # Both reads cover everything, generation by generation. The second begins before the first, for late rows, and is less
+    # frequent.
     for windows, begin in ((first, 9000 * S), (second, 8700 * S)):
         assert windows[0][1] == begin
         assert all(one[2] == other[1] for one, other in pairwise(windows))
@@ -279,7 +279,7 @@ def test_the_look_back_window_is_read_again_at_growing_ages() -> None:
     assert LogPosition.from_json(reached).to_json() == reached
 
 
-def test_an_audit_covers_the_whole_log_every_so_often(tmp_path: Path) -> None:
+def test_audits_cover_the_whole_log_at_intervals(tmp_path: Path) -> None:
     cluster = Cluster(1000 * S, {ORDERS: [100_000, 900_000]})
     choices = replace(CHOICES, again=60, look_back=60, audit=1000)
     start = LogStart(oldest([100_000, 900_000]), DAY, 0)

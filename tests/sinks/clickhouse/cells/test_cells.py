@@ -410,7 +410,7 @@ def test_an_empty_element_of_a_list_that_a_snapshot_saw_halts(sink: CellSink) ->
     assert raised.value.place == "table ks.t, pk = 0x00000007"
 
 
-def test_what_a_view_shows_does_not_depend_on_the_settings_of_who_asks(sink: CellSink) -> None:
+def test_a_view_does_not_depend_on_the_settings_of_the_session(sink: CellSink) -> None:
     table = table_of("CREATE TABLE t (pk int, ck text, s int static, v int, o time, PRIMARY KEY (pk, ck))")
     sink.prepare([table])
     write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, "ck": "a", "v": 5}, {"op": 1, "at": T, "pk": 2, "s": 9}]))

@@ -21,7 +21,7 @@ TARGET = ClickHouseTarget("127.0.0.1", password="hunter2")
 
 @contextmanager
 def answering(reply: bytes | None) -> Iterator[ClickHouseTarget]:
-    """A port that answers every connection with the bytes (None: hangs up at once)."""
+    """Return a port that sends the bytes on every connection (None: closes it immediately)."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
 
         def serve() -> None:
@@ -89,7 +89,7 @@ def test_an_unknown_host_is_definite() -> None:
 
 
 @pytest.mark.parametrize("code", [159, 202, 209, 210, 225, 241, 242, 252, 319, 999])
-def test_codes_that_say_not_now_are_transient(code: int) -> None:
+def test_temporary_error_codes_are_transient(code: int) -> None:
     assert isinstance(translate_error(DatabaseError(f"Code: {code}. DB::Exception: x", code=code), TARGET, "writing"), TransientError)
 
 
@@ -118,7 +118,7 @@ class Clock:
         self.now += seconds
 
 
-def test_too_many_partitions_have_the_code_of_too_many_parts_and_are_no_matter_of_time() -> None:
+def test_too_many_partitions_is_definite_and_too_many_parts_is_transient() -> None:
     crowded = DatabaseError("Code: 252. DB::Exception: Too many parts (300)", code=252)
     scattered = DatabaseError("Code: 252. DB::Exception: Too many partitions for single INSERT block (more than 100)", code=252)
     assert isinstance(translate_error(crowded, TARGET, "writing"), TransientError)

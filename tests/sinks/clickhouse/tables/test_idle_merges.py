@@ -32,7 +32,7 @@ AGE = "min_age_to_force_merge_seconds"
 
 @dataclass
 class Table:
-    """A target table in a database of its own, and its writer."""
+    """A target table in a separate database, and its writer."""
 
     sink: ClickHouseSink
 
@@ -98,7 +98,7 @@ def test_the_age_grows_with_the_size() -> None:
 @pytest.mark.parametrize(
     ("age", "whole"), [("", ""), ("20", ""), ("20", "0"), ("0", "1"), ("30", "1"), ("60", "1"), ("600", "1"), ("320 ", "1"), ("-20", "1")]
 )
-def test_other_ages_are_someone_s_choice(age: str, whole: str) -> None:
+def test_ages_that_headrace_does_not_set_are_not_recognised(age: str, whole: str) -> None:
     assert find_age_s([(name, value) for name, value in ((AGE, age), (WHOLE, whole)) if value]) is None
 
 
@@ -178,7 +178,7 @@ def test_the_age_follows_the_size(grows: str, target: ClickHouseTarget, monkeypa
 
 
 @pytest.mark.parametrize("alteration", [f"MODIFY SETTING {AGE} = 7", f"RESET SETTING {AGE}, {WHOLE}"])
-def test_an_age_that_someone_altered_stays(alteration: str, target: ClickHouseTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_age_that_a_user_altered_stays(alteration: str, target: ClickHouseTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     table = made(target)
     monkeypatch.setattr(idle_merges, "LEAST_BYTES", 100)
     monkeypatch.setattr(merge_ages, "CHECK_ROWS", 1)
@@ -189,7 +189,7 @@ def test_an_age_that_someone_altered_stays(alteration: str, target: ClickHouseTa
     assert table.engine == before
 
 
-def test_a_chosen_age_and_someone_s_table_are_left_as_they_are(target: ClickHouseTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configured_age_and_an_existing_table_stay_unchanged(target: ClickHouseTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle_merges, "LEAST_BYTES", 100)
     monkeypatch.setattr(merge_ages, "CHECK_ROWS", 1)
     chosen = made(target, settings=((AGE, "20"), (WHOLE, "1")))

@@ -75,7 +75,7 @@ def book(book: Logbook) -> Logbook:
     return book
 
 
-def test_the_mirror_equals_the_server_s_files(book: Logbook, replica_account: Account, tmp_path: Path) -> None:
+def test_the_relay_equals_the_server_s_files(book: Logbook, replica_account: Account, tmp_path: Path) -> None:
     start = book.place()
     with relay_from(book, replica_account, tmp_path) as (relay, _):
         fill(book, 2)

@@ -108,7 +108,7 @@ def test_fetched_segments_give_the_planned_images(
         assert images(book, splits, address, ordered=True) == mapped
 
 
-def test_a_mirror_that_lags_behind_is_not_believed(
+def test_a_relay_that_lags_behind_is_not_trusted(
     book: Logbook, address: MySQLAddress, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A shared directory may show a short file, or holes instead of later bytes."""
