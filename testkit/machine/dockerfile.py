@@ -1,6 +1,6 @@
 """Reads a Dockerfile of one stage: its instructions, with variables replaced, for a run without Docker.
 
-Only the forms that `deploy/docker/Dockerfile` has are known; any other is an error, so that no instruction is left out silently.
+Only the forms that `deploy/docker/Dockerfile` has are known; any other is an error, so that no instruction is ignored silently.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Times = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class FoundRow:
-    """A row: its columns by name, null ones left out."""
+    """A row: its columns by name, without those that are null."""
 
     key: tuple[bytes | None, ...]
     values: tuple[tuple[str, bytes], ...]

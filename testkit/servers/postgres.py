@@ -66,7 +66,7 @@ class PrivatePostgres(PrivateProcess):
         )
 
     def drop_slots(self) -> None:
-        """Drop the replication slots once no reader uses them: they would keep the log for ever."""
+        """Drop the replication slots once no reader uses them: they would retain the log forever."""
         deadline = time.monotonic() + self.stop_timeout_s
         with self.connect() as connection:
             while connection.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchone() and time.monotonic() < deadline:

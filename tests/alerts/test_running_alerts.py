@@ -138,7 +138,7 @@ def test_a_pipe_that_lags_differs_fails_and_recovers(mariadb_server: PrivateServ
 
 
 def _stop_the_sink_and_write(directory: Path, write: Callable[[], None], run: Run, hook: Webhook) -> None:
-    """Let the embedded server stand still until the lag was reported."""
+    """Suspend the embedded server until the lag is reported."""
     serving = read_serving_process(directory)
     assert serving is not None
     os.kill(serving.pid, signal.SIGSTOP)

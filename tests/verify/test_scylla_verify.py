@@ -156,7 +156,7 @@ def test_merged_rows_and_their_cells_are_both_compared(
 
 
 def test_transformed_rows_are_compared_by_their_transforms(cql: CqlSession, keyspace: str, target: ClickHouseTarget) -> None:
-    """Renamed, masked and left out columns; cells are compared as the source has them."""
+    """Renamed, masked and excluded columns; cells are compared as the source has them."""
     cql.execute(f"CREATE TABLE {keyspace}.t (p int, c text, s text static, email text, n int, z set<int>, PRIMARY KEY (p, c))")
     table = describe(cql, TableName(keyspace, "t"))
     cql.execute(create_log_table(table, cassandra=True).rstrip(";"))

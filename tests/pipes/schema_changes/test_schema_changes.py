@@ -179,7 +179,7 @@ def test_policies(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp
     assert client.query(f"SELECT count() FROM `{database}`.`{dropped}` FINAL").result_rows == [(1,)]
     assert {outcome for _, _, outcome in ledger(client, book)} == {"ignored", "kept"}
 
-    # After a restart the same column is left out; with another policy the next change is applied, and the hidden column stays hidden.
+    # After a restart the same column is excluded. With another policy the next change is applied, and the hidden column stays hidden.
     pipe = DrivenPipe(book, url_of(clickhouse), state, ("all=apply",)).open()
     book.run("INSERT INTO t VALUES (4, 'four', 4)", "INSERT INTO ignored VALUES (2)", "ALTER TABLE t ADD COLUMN m INT NOT NULL DEFAULT 8")
     book.run("INSERT INTO t VALUES (5, 'five', 5, 5)")

@@ -81,7 +81,7 @@ def test_resuming_with_a_state_of_version_0_9(server: CqlSession, sink: CellSink
     run()
     after = LogPosition.from_json(committed_offset(state / "checkpoint") or {})
     assert [after.places[name].time > before.places[name].time for name in TABLES] == [True, True]
-    # The log is read from the stored position on: no row is read twice, none is left out, and no table is copied again.
+    # The log is read from the stored position on: no row is read twice or missed, and no table is copied again.
     assert counted() == COUNTED + UNREAD + REREAD
     assert (state / "copies.jsonl").read_text().count('"begun"') == len(TABLES)
     assert {name.table: len(selected(server, describe(server, name))) for name in TABLES} == {"l": 3, "t": 9}

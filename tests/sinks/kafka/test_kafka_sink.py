@@ -240,7 +240,7 @@ def test_a_full_queue_is_waited_for(broker: PrivateBroker) -> None:
 
 
 def test_a_message_that_no_queue_takes_is_named(broker: PrivateBroker) -> None:
-    """Otherwise the pipe would wait for ever."""
+    """Otherwise the pipe would wait forever."""
     small = (("queue.buffering.max.kbytes", "64"),)
     rows = [(Op.INSERT, n, "x" * (200_000 if n == 7 else 10)) for n in range(9)]
     with pytest.raises(DefiniteError, match="larger than all that may be under way") as error:

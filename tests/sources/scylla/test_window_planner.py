@@ -309,4 +309,4 @@ def test_an_audit_ends_also_where_batches_take_longer_than_its_windows() -> None
         begun += [window[3] for window in plan.splits(reached, end)[0].windows if window[-1] == -1 and window[3] < 100 * S]
         reached = end
         cluster.time += 40 * S
-    assert len(begun) > 3, "one after the other"
+    assert len(begun) > 3, "audits follow one another"

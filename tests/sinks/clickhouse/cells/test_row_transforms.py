@@ -1,4 +1,4 @@
-"""Transforms of merged rows: renamed, masked and left out columns; cells stay as they are."""
+"""Transforms of merged rows: renamed, masked and excluded columns; cells do not change."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def people(table: CqlTable) -> LogBlock:
 
 
 def test_rows_are_renamed_masked_and_left_out(target: ClickHouseTarget) -> None:
-    """A row that exists by a left out column alone stays; a later change merges by the same transforms."""
+    """A row that exists only because of an excluded column stays; a later change merges by the same transforms."""
     table = table_of(PEOPLE)
     sink = sink_with(
         target,
