@@ -27,6 +27,8 @@ from headrace.service.status import (
     TableStatus,
     VerifyResult,
 )
+from headrace.telemetry.event import PipeEvent
+from testkit.generators.fake_telemetry import made_up_events
 
 TOKEN = "made-up-token"
 RUNNING = (PipeStage.STREAMING, PipeStage.SNAPSHOT, PipeStage.WAITING, PipeStage.STARTING)
@@ -160,6 +162,10 @@ class FakeControl:
                 Delivery(self._begun - 300, "chat", AlertKind.SCHEMA_CHANGE, "shop", "shop: DROP TABLE tmp", "given up: it answers 404", 3),
             ),
         )
+
+    def events(self, name: str, limit: int) -> Sequence[PipeEvent]:
+        pipes = {pipe.made.name for pipe in self._pipes.values() if name in ("", pipe.made.name, pipe.made.group)}
+        return [event for event in made_up_events(self._begun) if event.pipe in pipes][:limit]
 
     def _asked(self, *what: Any) -> None:
         with self._lock:

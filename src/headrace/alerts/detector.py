@@ -172,10 +172,12 @@ class Detector:
 
     def _schema_changes(self, pipe: PipeObservation, seen: Observation) -> list[Alert]:
         known = self._state.changes.setdefault(pipe.name, [])
-        fresh = [one for one in reversed(pipe.schema_changes) if one.at > self._state.since and not self._is_known(known, one)]
+        fresh = [
+            one for one in reversed(pipe.schema_changes) if one.at > self._state.since and not is_known_change(known, one, self._began)
+        ]
         if not fresh:
             return []
-        known += [KnownChange(one.at, _digest(one)) for one in fresh]
+        known += [KnownChange(one.at, change_digest(one)) for one in fresh]
         del known[:-_MAX_KNOWN_CHANGES]
         what = f"a schema change of {fresh[0].table}" if len(fresh) == 1 else f"{len(fresh)} schema changes"
         return [
@@ -191,13 +193,6 @@ class Detector:
                 link=dashboard_link(seen.dashboard, pipe.name),
             )
         ]
-
-    def _is_known(self, known: Sequence[KnownChange], change: SchemaChange) -> bool:
-        digest = _digest(change)
-        return any(
-            one.digest == digest and (one.at == change.at or (one.at <= self._began and abs(one.at - change.at) < _SAME_CHANGE_S))
-            for one in known
-        )
 
 
 def _failed(pipe: PipeObservation, seen: Observation, rule: AlertRule) -> _Condition:
@@ -257,7 +252,17 @@ def _listed(lines: Sequence[str]) -> tuple[str, ...]:
     return (*lines[:_MAX_LISTED], *more)
 
 
-def _digest(change: SchemaChange) -> str:
+def is_known_change(known: Sequence[KnownChange], change: SchemaChange, process_began: float) -> bool:
+    """Whether a schema change was reported before, by this process or by an earlier one."""
+    digest = change_digest(change)
+    return any(
+        one.digest == digest and (one.at == change.at or (one.at <= process_began and abs(one.at - change.at) < _SAME_CHANGE_S))
+        for one in known
+    )
+
+
+def change_digest(change: SchemaChange) -> str:
+    """Return what identifies a schema change, besides its time."""
     return hashlib.sha256(f"{change.table}\0{change.statement}".encode(errors="replace")).hexdigest()[:16]
 
 

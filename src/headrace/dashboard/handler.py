@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from headrace.dashboard import metrics, routes
+from headrace.dashboard import metrics, routes, telemetry_routes
 from headrace.dashboard.auth import RequestAuth
 from headrace.dashboard.routes import Response, error_response
 from headrace.http.request import MAX_LENGTH_DIGITS, BadRequest, Body, HttpError, Request, RequestStream
@@ -205,9 +205,11 @@ class DashboardHandler:
         if path == routes.STREAM and request.method == "GET":
             self._stream(response)
         else:
-            _send(self._get(path, headers), response)
+            _send(self._get(path, request, headers), response)
 
-    def _get(self, path: str, headers: Mapping[str, str]) -> Response:
+    def _get(self, path: str, request: Request, headers: Mapping[str, str]) -> Response:
+        if path in telemetry_routes.ROUTES:
+            return telemetry_routes.get(self.control, path, request.query)
         if path.startswith(routes.PREFIX):
             return routes.get(self.control, path)
         if path == "/metrics":

@@ -70,10 +70,10 @@ def get(control: Control, path: str) -> Response:
         return json_response(control.alerts())
     match _parts(path):
         case ["pipes", name]:
-            known = _check_pipe(control, name)
+            known = check_pipe(control, name)
             return _respond(lambda: control.pipe(known), HTTPStatus.NOT_FOUND)
         case ["pipes", name, "history"]:
-            known = _check_pipe(control, name)
+            known = check_pipe(control, name)
             return _respond(lambda: _samples(control, known), HTTPStatus.NOT_FOUND)
         case ["pipes", _, action] if action in _ACTIONS:
             raise _wrong_method("POST", path)
@@ -86,12 +86,12 @@ def post(control: Control, path: str, body: bytes) -> Response:
     """Respond to a POST request: an action on a pipe, or a query."""
     match _parts(path):
         case ["pipes", name, action] if action in _ACTIONS:
-            body_json, known = _document(body), _check_pipe(control, name)
+            body_json, known = _document(body), check_pipe(control, name)
             return _respond(lambda: _act(control, action, known, body_json), HTTPStatus.CONFLICT)
         case ["query"]:
             body_json = _document(body)
             return _respond(lambda: _query(control, body_json), HTTPStatus.BAD_REQUEST)
-        case ["status"] | ["alerts"] | ["stream"] | ["pipes", _] | ["pipes", _, "history"]:
+        case ["status"] | ["alerts"] | ["stream"] | ["events"] | ["pipes", _] | ["pipes", _, "history"]:
             raise _wrong_method("GET", path)
     raise _not_found(path)
 
@@ -114,7 +114,7 @@ def _parts(path: str) -> list[str]:
     return [unquote(part, errors="replace") for part in path.removeprefix(PREFIX).split("/")]
 
 
-def _check_pipe(control: Control, name: str) -> str:
+def check_pipe(control: Control, name: str) -> str:
     """Return the name if a pipe, or one source of a pipe, has it."""
     pipes = control.status().pipes
     names = {pipe.name for pipe in pipes} | {pipe.group for pipe in pipes}
@@ -173,7 +173,7 @@ def _act(control: Control, action: str, name: str, body_json: Mapping[str, Any])
 
 def _query(control: Control, body_json: Mapping[str, Any]) -> Any:
     _check_keys(body_json, "pipe", "sql")
-    name = _check_pipe(control, _text(body_json, "pipe"))
+    name = check_pipe(control, _text(body_json, "pipe"))
     columns, rows = control.query(name, _text(body_json, "sql"))
     return {"columns": columns, "rows": [[to_json_value(value) for value in row] for row in rows]}
 

@@ -213,14 +213,15 @@ class PipeRunner:
                 self._seen = stage, time.time()
             return self._seen[1]
 
-    def sample(self) -> None:
-        """Add a sample to the history."""
+    def sample(self) -> PipeStatus:
+        """Add a sample to the history, and return the status that it was taken from."""
         skipped = skipped_by_table(self.spec.settings.state)
         self.skipped = skipped.total()
         self.view.set_skipped(skipped)
         self.load_verify_records()
         status = self.status()
         self.history.add(MetricSample(time.time(), status.rate, status.lag_s, status.lag_bytes))
+        return status
 
     def load_verify_records(self) -> None:
         """Show the recorded comparisons, also those of other processes. A damaged record is a warning: the pipe does not need it."""

@@ -27,6 +27,7 @@ from headrace.service.status import MetricSample, PipeStatus, ServiceStatus
 
 if TYPE_CHECKING:
     from headrace.alerts.status import AlertsStatus
+    from headrace.telemetry.event import PipeEvent
 
 _LOCK: Final = "run.lock"
 
@@ -220,6 +221,11 @@ class HttpControl:
         from headrace.alerts.status import AlertsStatus
 
         return AlertsStatus.from_json(self._get("/api/alerts"))
+
+    def events(self, name: str, limit: int) -> Sequence[PipeEvent]:
+        from headrace.telemetry.event import parse_event
+
+        return [parse_event(event) for event in self._get(f"/api/events?pipe={_quoted(name)}&limit={limit}")["events"]]
 
     def _act(self, name: str, action: str, **document: Any) -> Any:
         return self._post(f"/api/pipes/{_quoted(name)}/{action}", document)

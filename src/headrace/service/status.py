@@ -14,6 +14,7 @@ from headrace.model.json_record import JsonRecord
 
 if TYPE_CHECKING:
     from headrace.alerts.status import AlertsStatus
+    from headrace.telemetry.event import PipeEvent
 
 
 class PipeStage(StrEnum):
@@ -238,3 +239,6 @@ class Control(Protocol):
 
     def alerts(self) -> AlertsStatus:
         """Return the rules, what was reported and lasts, and the last deliveries."""
+
+    def events(self, name: str, limit: int) -> Sequence[PipeEvent]:
+        """Return the newest events of a pipe, or of all pipes if the name is empty, newest first."""

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from headrace.pipes.lifecycle.progress_view import Lag, LogView, Pending, ProgressView, Rate
+from headrace.service.log_formats import mask_secrets
 from headrace.service.status import MetricSample, PipeStage, PipeStatus, SchemaChangeStatus, TableStatus, VerifyResult
+from headrace.telemetry.event import EventKind, PipeEvent, draft_event
 
 if TYPE_CHECKING:
     from headrace.runtime.reports import TableWrites
@@ -54,6 +56,7 @@ def _number(value: float | None) -> float:
 
 
 _MAX_SCHEMA_CHANGES: Final = 20
+_MAX_MILESTONES: Final = 100
 _LINE_EVERY_S: Final = 60.0
 """Many pipes share one log file, and the status has values for each second."""
 
@@ -91,6 +94,7 @@ class StatusCollector(ProgressView):
         self._lock = threading.Lock()
         self._state, self._rate, self._lines = _State(), Rate(), LogView(_LINE_EVERY_S)
         self._recorded: Mapping[str, VerifyResult] = {}
+        self._milestones: deque[PipeEvent] = deque(maxlen=_MAX_MILESTONES)
         self.lag = Lag()
 
     # -- called by the pipe
@@ -115,6 +119,9 @@ class StatusCollector(ProgressView):
         with self._lock:
             self._state.schema_changes.appendleft(SchemaChangeStatus(time.time(), table, statement, outcome))
 
+    def failover(self, message: str) -> None:
+        self._reached(EventKind.FAILOVER, message)
+
     def late_rows(self, rows: Mapping[str, int], place: str) -> None:
         with self._lock:
             self._state.late_rows, self._state.late_place = sum(rows.values()), place
@@ -135,6 +142,9 @@ class StatusCollector(ProgressView):
         self._lines.snapshot_begins(estimates, done)
         if not estimates:
             return
+        there = f", {sum(done.values()):,} there already" if any(done.values()) else ""
+        count = "1 table" if len(estimates) == 1 else f"{len(estimates):,} tables"
+        self._reached(EventKind.SNAPSHOT_STARTED, f"snapshot of {count}, about {sum(estimates.values()):,} rows{there}")
         with self._lock:
             self._state.copy = _SnapshotProgress(time.monotonic())
             for name, estimate in estimates.items():
@@ -154,6 +164,9 @@ class StatusCollector(ProgressView):
 
     def snapshot_ends(self, rows: int, seconds: float) -> None:
         self._lines.snapshot_ends(rows, seconds)
+        if self._state.copy is not None:
+            pace = rows / max(seconds, 1e-3)
+            self._reached(EventKind.SNAPSHOT_FINISHED, f"snapshot complete: {rows:,} rows in {seconds:.1f} s ({pace:,.0f} rows/s)")
         with self._lock:
             self._state.copy = None
             self._state.tables = {name: replace(table, complete=True) for name, table in self._state.tables.items()}
@@ -184,6 +197,7 @@ class StatusCollector(ProgressView):
 
     def begin_run(self) -> None:
         """Reset the values that belong to one run."""
+        self._reached(EventKind.STARTED, "starts")
         with self._lock:
             self._state.copy, self._state.following = None, False
 
@@ -258,6 +272,13 @@ class StatusCollector(ProgressView):
         """Return whether the pipe itself reports pending changes."""
         with self._lock:
             return self.lag.is_known(time.time())
+
+    def take_milestones(self) -> list[PipeEvent]:
+        """Return the events that the pipe reported since the last call; without its name."""
+        return [self._milestones.popleft() for _ in range(len(self._milestones))]
+
+    def _reached(self, kind: EventKind, text: str) -> None:
+        self._milestones.append(draft_event(time.time(), "", kind, mask_secrets(text)))
 
     def targets(self) -> dict[str, str]:
         """Return the table names in the sink, by their names in the source."""

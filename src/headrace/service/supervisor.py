@@ -39,9 +39,11 @@ from headrace.service.probes import Probe, ProbeScheduler, create_probes
 from headrace.service.readonly_query import run_readonly_query
 from headrace.service.status import MetricSample, PipeStatus, ServiceStatus, VerifyResult
 from headrace.service.status_collector import merge_history, merge_status
+from headrace.service.telemetry_recorder import TelemetryRecorder
 from headrace.service.verify_jobs import check_resyncable, check_verifiable, verify_pipe
 from headrace.sinks.registry import has_table_store, redact_sink
 from headrace.spark.spark_runtime import SharedSessionProvider, SparkRuntime
+from headrace.telemetry.event import PipeEvent
 from headrace.verify.records import VerifyRecord
 from headrace.verify.view import result_lines
 
@@ -112,6 +114,7 @@ class Supervisor:
                 )
         self._started = time.time()
         self.alert_monitor = AlertMonitor(configuration, list(self.runners.values()), self._started)
+        self._telemetry = TelemetryRecorder(configuration.process.state, list(self.runners.values()), self._started)
         self._end_requested = False
         self._ended = threading.Event()
         self._usage, self._usage_due, self._status_requested_at = measure_usage(os.getpid()), 0.0, 0.0
@@ -130,6 +133,7 @@ class Supervisor:
         for runner in self.runners.values():
             runner.start()
         self._sampler.start()
+        self._telemetry.start()
         self.alert_monitor.start()
         return self
 
@@ -162,6 +166,7 @@ class Supervisor:
         self._ended.set()
         if self._sampler.ident is not None:
             self._sampler.join()
+        self._telemetry.close()
         self.alert_monitor.close()
         self._probes.close()
         if self._own_spark is not None:
@@ -233,6 +238,9 @@ class Supervisor:
     def alerts(self) -> AlertsStatus:
         return self.alert_monitor.status()
 
+    def events(self, name: str, limit: int) -> Sequence[PipeEvent]:
+        return self._telemetry.events([runner.name for runner in self._find_runners(name)] if name else None, limit)
+
     # -- implementation
 
     def _merge_probes(self) -> list[Probe]:
@@ -299,7 +307,7 @@ class Supervisor:
         while not self._ended.wait(_SAMPLE_S - time.time() % _SAMPLE_S):
             for runner in self.runners.values():
                 try:
-                    runner.sample()
+                    self._telemetry.observe(runner, runner.sample())
                     if rounds % int(_LOOK_S / _SAMPLE_S) == 0:
                         runner.check_sink()
                 # Last resort: an error in one runner's status must not stop the samples of the others.

@@ -9,6 +9,7 @@ import { address, Overview } from "./overview.js";
 import { Samples } from "./samples.js";
 import { toggle } from "./stages.js";
 import { Stream } from "./stream.js";
+import { Timeline } from "./timeline.js";
 import * as token from "./token.js";
 import { act } from "./actions.js";
 
@@ -17,6 +18,8 @@ const samples = new Samples();
 const overview = new Overview();
 const alerts = new Alerts();
 const detail = new Detail();
+const recent = new Timeline(by("recent-events"), { title: "Recent events", limit: 40, filtered: false });
+const events = new Timeline(by("pipe-events"), { title: "Events", limit: 500, filtered: true });
 const stream = new Stream(onStatus, onLine);
 
 let status = null;
@@ -69,6 +72,8 @@ function draw() {
   if (pipe) samples.want(pipe.name, connection);
   overview.update(status, samples, now, name);
   if (pipe) detail.update(pipe, samples.of(pipe.name), now);
+  if (pipe) events.update(pipe.name, now);
+  else recent.update("", now);
   alerts.update(now);
   drawProcess();
 }

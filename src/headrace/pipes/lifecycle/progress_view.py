@@ -143,6 +143,10 @@ class ProgressView(Protocol):
         """A statement changed a table of the source, with this outcome in the sink."""
         return
 
+    def failover(self, message: str) -> None:  # noqa: ARG002
+        """The pipe continues on another server of the source, or in a new log of it."""
+        return
+
     def late_rows(self, rows: Mapping[str, int], place: str) -> None:  # noqa: ARG002
         """The number of log rows of each table that arrived too late to be read, and the position of the first."""
         return

@@ -82,7 +82,7 @@ class MySQLPipe(SchemaFollowingPipe):
         return IntentExecutor(context, snapshots, functools.partial(request_resync, context.directory))
 
     def _startup(self, directory: StateDirectory, connection: Any) -> PipeStartup:
-        return PipeStartup(connection, self._address, directory, self._settings, self._sink_name, self._targets)
+        return PipeStartup(connection, self._address, directory, self._settings, self._sink_name, self._targets, self._view)
 
     def _assemble(self, directory: StateDirectory, started: StartedPipe) -> _Runners:
         context, settings = self._context(directory, started.state), self._settings

@@ -24,6 +24,7 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
 from headrace.model.setting_values import CascadeMode
 from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver, store_column_settings
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
@@ -115,6 +116,7 @@ class PipeStartup:
     settings: PipeSettings
     sink_name: str
     targets: SinkTables
+    view: ProgressView
 
     def open(self, server: ServerIdentity, record: SinkRecord) -> StartedPipe:
         """Load or create the state and the schema history. `record` is the sink's record of the state."""
@@ -199,6 +201,7 @@ class PipeStartup:
         state.uncheckpointed_gtids = joined(state.uncheckpointed_gtids, open_batch, mariadb=server.mariadb)
         self.directory.save(state)
         log.warning("going on by GTID on %s with %s, epoch %d, from %s", self.address, position.gtid, start.epoch, start)
+        self.view.failover(f"continues by GTID on {self.address}, epoch {start.epoch}, from {start}")
 
     def _begin_new_log(self, state: PipeState, server: ServerIdentity) -> SchemaCatalog:
         """Start the state at the end of the server's current log, under a new epoch, and return the catalog there.
@@ -213,6 +216,7 @@ class PipeStartup:
         state.source, state.identity, state.epoch, state.start = str(self.address), server.identity, start.epoch, start.to_json()
         state.uncheckpointed_gtids, state.schemas_captured_at, state.dropped_tables = "", None, {}
         log.warning("reading every table again from %s, epoch %d, from %s", self.address, start.epoch, start)
+        self.view.failover(f"reads every table again from {self.address}, epoch {start.epoch}, from {start}")
         return found
 
     def _check_transforms(self, state: PipeState, *, is_new: bool) -> None:

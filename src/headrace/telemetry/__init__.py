@@ -1,0 +1,1 @@
+"""What a process remembers of its pipes: events and measurements that survive a restart."""

@@ -1,0 +1,30 @@
+"""Generated events of the pipes of `FakeControl`."""
+
+from __future__ import annotations
+
+from headrace.telemetry.event import EventKind, PipeEvent, draft_event
+
+MARKUP = "shop.<b>bold</b>\u202e"
+"""A table whose name contains markup and turns the direction of text."""
+
+
+def made_up_events(now: float) -> list[PipeEvent]:
+    """Return one event of each kind, newest first."""
+    refused = "cannot connect to the sink: connection refused"
+    started = "starts with the process, Headrace 0.9.0"
+    poison = "the value '0000-00-00' of column placed is no date"
+    return [
+        draft_event(now - 9, "billing", EventKind.ERROR, refused, "clickhouse://default@ch2:8123/billing", "start it"),
+        draft_event(now - 40, "events", EventKind.FAILED, poison, "binlog.000042:1337", "skip this one event: headrace skip events"),
+        draft_event(now - 50, "metrics", EventKind.WAITING, "the brokers of kafka://k1:9092 do not answer"),
+        draft_event(now - 60, "crm", EventKind.SNAPSHOT_STARTED, "snapshot of 2 tables, about 1,290,000 rows"),
+        draft_event(now - 300, "shop", EventKind.SCHEMA_CHANGE, f"ALTER TABLE {MARKUP} ADD COLUMN note TEXT (applied)", MARKUP),
+        draft_event(now - 3600, "shop", EventKind.VERIFIED, "4 tables are equal"),
+        draft_event(now - 7200, "shop", EventKind.DIFFERENCES, "3 rows differ in shop.audit; 3 tables are equal"),
+        draft_event(now - 80_000, "shop", EventKind.RECOVERED, "runs again, after 5 min"),
+        draft_event(now - 80_300, "shop", EventKind.FAILOVER, "continues by GTID on db2:3306, epoch 1, from binlog.000007:4"),
+        draft_event(now - 90_000, "shop", EventKind.SNAPSHOT_FINISHED, "snapshot complete: 10,330,512 rows in 61.0 s (169,352 rows/s)"),
+        draft_event(now - 90_061, "shop", EventKind.STARTED, started),
+        draft_event(now - 90_061, "archive", EventKind.PAUSED, "is paused"),
+        draft_event(now - 90_061, "reports", EventKind.STOPPED, "is stopped"),
+    ]
