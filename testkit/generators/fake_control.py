@@ -28,7 +28,8 @@ from headrace.service.status import (
     VerifyResult,
 )
 from headrace.telemetry.event import PipeEvent
-from testkit.generators.fake_telemetry import made_up_events
+from headrace.telemetry.metrics import Series
+from testkit.generators.fake_telemetry import made_up_events, made_up_series
 
 TOKEN = "made-up-token"
 RUNNING = (PipeStage.STREAMING, PipeStage.SNAPSHOT, PipeStage.WAITING, PipeStage.STARTING)
@@ -167,6 +168,9 @@ class FakeControl:
         pipes = {pipe.made.name for pipe in self._pipes.values() if name in ("", pipe.made.name, pipe.made.group)}
         return [event for event in made_up_events(self._begun) if event.pipe in pipes][:limit]
 
+    def metrics(self, name: str, span: str) -> Series:
+        return made_up_series(span, self._clock(), 1 + len(name) % 3)
+
     def _asked(self, *what: Any) -> None:
         with self._lock:
             self.asked.append(what)
@@ -208,6 +212,7 @@ class FakeControl:
         if made.stage is not PipeStage.SNAPSHOT:
             return reported
         left = max(0.0, COPY_S - (now - made.since))
+        reported = replace(reported, snapshot_rate=pipe.copied_rows / COPY_S if left else 0.0)
         return replace(reported, eta_s=left) if left else replace(reported, stage=PipeStage.STREAMING, since=made.since + COPY_S)
 
     def _table(self, pipe: _Pipe, table: TableStatus, changes: int, now: float) -> TableStatus:

@@ -1,8 +1,11 @@
-"""Generated events of the pipes of `FakeControl`."""
+"""Generated events and measurements of the pipes of `FakeControl`."""
 
 from __future__ import annotations
 
+import math
+
 from headrace.telemetry.event import EventKind, PipeEvent, draft_event
+from headrace.telemetry.metrics import RANGES, Measurement, Series
 
 MARKUP = "shop.<b>bold</b>\u202e"
 """A table whose name contains markup and turns the direction of text."""
@@ -28,3 +31,15 @@ def made_up_events(now: float) -> list[PipeEvent]:
         draft_event(now - 90_061, "archive", EventKind.PAUSED, "is paused"),
         draft_event(now - 90_061, "reports", EventKind.STOPPED, "is stopped"),
     ]
+
+
+def made_up_series(span: str, now: float, scale: float) -> Series:
+    """Return a rate that follows the days, with a snapshot in the middle of the range."""
+    resolution = RANGES[span]
+    points = []
+    for at in range(resolution.points - 1, -1, -1):
+        when = now - (at + 0.5) * resolution.step_s
+        day = 1000 * scale * (1.2 - math.cos(2 * math.pi * when / 86_400))
+        copied = 9000.0 if 0.4 < at / resolution.points < 0.5 else 0.0
+        points.append(Measurement(when, day, copied, 0.5 + copied / 3000, 212 * day))
+    return Series(resolution.step_s, tuple(points))

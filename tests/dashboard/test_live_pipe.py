@@ -130,7 +130,7 @@ def test_a_live_pipe_is_seen_from_its_snapshot_to_its_resume(browser: Browser, s
     with running(source, tmp_path) as (run, contact):
         page = pages.open(f"{contact.url}/#token={contact.token}")
         expect(page.locator("#list li")).to_have_count(2)
-        page.get_by_role("link", name="shop").click()
+        page.locator("#list").get_by_role("link", name="shop").click()
         _snapshot(page, source)
         with trading(source):
             _stream(page)
@@ -196,7 +196,7 @@ def _verify(page: Page, source: PrivateServer) -> None:
 def _error(page: Page, source: PrivateServer, client: Client) -> None:
     """The sink refuses a row; only that pipe halts, and it continues when the cause is removed."""
     page.keyboard.press("u")
-    page.get_by_role("link", name="crm").click()
+    page.locator("#list").get_by_role("link", name="crm").click()
     expect(page.locator("#pipe-badge")).to_have_text("streaming", timeout=SLOWLY_MS)
     client.command("ALTER TABLE crm.contacts ADD CONSTRAINT young CHECK age < 120")
     execute(source, "INSERT INTO crm.contacts VALUES (3, 'Methuselah', 969, NULL)")

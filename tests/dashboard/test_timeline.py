@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,44 @@ def test_the_api(served: Server, control: FakeControl) -> None:
     assert remote.events("shop", 2) == control.events("shop", 2)
     assert remote.events("", 100) == control.events("", 100)
     assert get(served, "/api/events", "POST")[0] == 405
+    status, hour = get(served, "/api/history?pipe=shop&range=1h")
+    assert (status, hour["step_s"], len(hour["samples"])) == (200, 10, 360)
+    assert remote.metrics("shop", "30d").step_s == 900
+    assert len(remote.metrics("shop", "1d").points) == 1440
+    assert get(served, "/api/history?pipe=shop", "POST")[0] == 405
+
+
+@pytest.mark.parametrize(("query", "place"), [("pipe=shop&range=1y", "range"), ("range=1h", "pipe"), ("pipe=shop&limit=1", "limit")])
+def test_a_wrong_range_is_named(served: Server, query: str, place: str) -> None:
+    found = get(served, f"/api/history?{query}")
+    assert (found[0], found[1]["error"]["place"]) == (400, place)
+
+
+def test_charts_over_a_day_and_thirty_days(look: Open) -> None:
+    page = look("#/pipes/shop", scheme="light")
+    rate = page.locator(".chart.rate")
+    page.get_by_role("button", name="30 d").click()
+    expect(rate.locator(".line")).to_have_attribute("d", re.compile(r"^M.{1000,}"))
+    days = rate.locator(".grid text", has_text=re.compile(r"^\d\d-\d\d$"))
+    expect(days.first).to_be_visible()
+    # One at an edge has no room.
+    assert days.count() in (5, 6)
+    expect(page.locator(".chart.copied .line")).to_have_attribute("d", re.compile(r"^M.{1000,}"))
+    rate.locator("svg.chart-picture").press("Home")
+    expect(rate.locator(".tip")).to_have_text(re.compile(r"/s at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$"))
+    keep(page, "made-up-thirty-days-light")
+    page.get_by_role("button", name="1 d", exact=True).click()
+    hours = rate.locator(".grid text", has_text=re.compile(r"^\d\d:00$"))
+    expect(hours.first).to_be_visible()
+    assert hours.count() in (5, 6)
+
+
+def test_failed_pipes_come_first_and_snapshots_say_how_far_they_are(look: Open) -> None:
+    page = look()
+    expect(page.locator("#list .pipe-name").nth(0)).to_have_text("events")
+    expect(page.locator("#list .pipe-name").nth(1)).to_have_text("shop")
+    note = page.locator("#list li", has_text="crm").locator(".pipe-note")
+    expect(note).to_have_text(re.compile(r"^\d+ % · 14\.3 k rows/s · \d+"))
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,13 @@ def test_a_life_is_recorded_and_survives_a_restart(tmp_path: Path) -> None:
         wait_until(lambda: kinds(supervisor, "good") == ["started", "paused"], PATIENCE_S)
         with pytest.raises(UnknownPipe):
             supervisor.events("nowhere", 1)
+        wait_until(lambda: supervisor.metrics("good", "1h").points, PATIENCE_S)
     stored = (tmp_path / "events.jsonl").read_text()
     assert "hidden" not in stored
     with supervised(asked, {"good": Scenario("run"), "orders/east": Scenario("run"), "orders/west": Scenario("run")}) as supervisor:
         assert kinds(supervisor, "good") == ["started", "paused"], "it is still paused"
+        [*_, point] = supervisor.metrics("orders", "30d").points
+        assert (point.copied, supervisor.metrics("orders", "30d").step_s) == (0.0, 900)
         wait_until(lambda: kinds(supervisor, "orders/east") == ["started", "failed", "started"], PATIENCE_S)
         everything = supervisor.events("", 100)
         assert everything == sorted(everything, key=lambda event: event.at, reverse=True)

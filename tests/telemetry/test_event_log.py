@@ -54,11 +54,12 @@ def test_a_damaged_line_is_dropped_and_the_others_stay(tmp_path: Path, line: byt
     assert file.read_bytes() == first + second
 
 
-def test_every_cut_of_the_file_keeps_the_whole_lines(tmp_path: Path) -> None:
+def test_a_cut_of_the_file_keeps_the_whole_lines(tmp_path: Path) -> None:
     EventLog(tmp_path).add([event(1.0), event(2.0)])
     file = tmp_path / event_log.FILE
     content = file.read_bytes()
-    for end in range(len(content)):
+    first = content.index(b"\n")
+    for end in (0, 1, first - 1, first, first + 1, first + 2, first + 50, len(content) - 2, len(content) - 1):
         file.write_bytes(content[:end])
         log = EventLog(tmp_path)
         log.add([event(9.0)])

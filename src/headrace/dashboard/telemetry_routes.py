@@ -1,4 +1,4 @@
-"""The part of the control API that reads what the process has recorded: `GET /api/events`.
+"""The part of the control API that reads what the process has recorded: `GET /api/events`, `GET /api/history`.
 
 Invariant: it only reads. A parameter that is unknown, repeated or out of range is named in the response.
 """
@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 from headrace.dashboard.routes import Response, check_pipe, json_response
 from headrace.http.request import HttpError
 from headrace.service.status import Control
+from headrace.telemetry.metrics import RANGES
 
 MAX_LIMIT: Final = 1000
 
@@ -26,8 +27,19 @@ def _events(control: Control, given: Mapping[str, str]) -> Any:
     return {"events": control.events(_pipe(control, given), _limit(given, 100))}
 
 
+def _history(control: Control, given: Mapping[str, str]) -> Any:
+    name, span = _pipe(control, given), given.get("range", "1h")
+    if not name:
+        raise HttpError(HTTPStatus.BAD_REQUEST, "'pipe' is missing", place="pipe", remedy="add ?pipe=NAME")
+    if span not in RANGES:
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"{span!r} is no range", place="range", remedy=f"one of {', '.join(RANGES)}")
+    found = control.metrics(name, span)
+    return {"step_s": found.step_s, "samples": [[one.at, one.rate, one.lag_s, one.behind, one.copied] for one in found.points]}
+
+
 ROUTES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Control, Mapping[str, str]], Any]]]] = {
     "/api/events": (("pipe", "limit"), _events),
+    "/api/history": (("pipe", "range"), _history),
 }
 """The parameters and the function of each path."""
 

@@ -28,6 +28,7 @@ from headrace.service.status import MetricSample, PipeStatus, ServiceStatus
 if TYPE_CHECKING:
     from headrace.alerts.status import AlertsStatus
     from headrace.telemetry.event import PipeEvent
+    from headrace.telemetry.metrics import Series
 
 _LOCK: Final = "run.lock"
 
@@ -226,6 +227,13 @@ class HttpControl:
         from headrace.telemetry.event import parse_event
 
         return [parse_event(event) for event in self._get(f"/api/events?pipe={_quoted(name)}&limit={limit}")["events"]]
+
+    def metrics(self, name: str, span: str) -> Series:
+        from headrace.telemetry.metrics import Measurement, Series
+
+        answer = self._get(f"/api/history?pipe={_quoted(name)}&range={span}")
+        points = (Measurement(at, rate, copied, lag_s, behind) for at, rate, lag_s, behind, copied in answer["samples"])
+        return Series(answer["step_s"], tuple(points))
 
     def _act(self, name: str, action: str, **document: Any) -> Any:
         return self._post(f"/api/pipes/{_quoted(name)}/{action}", document)

@@ -15,6 +15,7 @@ from headrace.model.json_record import JsonRecord
 if TYPE_CHECKING:
     from headrace.alerts.status import AlertsStatus
     from headrace.telemetry.event import PipeEvent
+    from headrace.telemetry.metrics import Series
 
 
 class PipeStage(StrEnum):
@@ -179,6 +180,8 @@ class PipeStatus(StatusRecord):
     """Records that could not be read and are in `headrace.errors` or in the dead-letter topic, in total."""
     filtered: int = 0
     """Changes and snapshot rows that filters excluded, since the process began."""
+    snapshot_rate: float = 0.0
+    """Rows per second that snapshots copied over the last few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,3 +245,6 @@ class Control(Protocol):
 
     def events(self, name: str, limit: int) -> Sequence[PipeEvent]:
         """Return the newest events of a pipe, or of all pipes if the name is empty, newest first."""
+
+    def metrics(self, name: str, span: str) -> Series:
+        """Return the stored measurements of a pipe over a range of `telemetry.metrics.RANGES`."""

@@ -92,7 +92,7 @@ class StatusCollector(ProgressView):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._state, self._rate, self._lines = _State(), Rate(), LogView(_LINE_EVERY_S)
+        self._state, self._rate, self._copied, self._lines = _State(), Rate(), Rate(), LogView(_LINE_EVERY_S)
         self._recorded: Mapping[str, VerifyResult] = {}
         self._milestones: deque[PipeEvent] = deque(maxlen=_MAX_MILESTONES)
         self.lag = Lag()
@@ -159,6 +159,7 @@ class StatusCollector(ProgressView):
             copied = (known.copied or 0) + rows
             estimate = copied if finished else max(known.estimate or 0, copied)
             self._state.tables[table] = replace(known, copied=copied, estimate=estimate, complete=finished)
+            self._copied.add(rows)
             if self._state.copy is not None:
                 self._state.copy.rows += rows
 
@@ -266,6 +267,7 @@ class StatusCollector(ProgressView):
                 late_place=state.late_place,
                 unreadable=state.unreadable,
                 filtered=state.filtered,
+                snapshot_rate=self._copied.now(),
             )
 
     def knows_lag(self) -> bool:
@@ -302,7 +304,7 @@ class StatusCollector(ProgressView):
 
 _SUMMED: Final = (
     *("rate", "changes", "bytes", "batches", "errors", "retries", "skipped", "dead_letters", "relay_bytes"),
-    *("late_rows", "unreadable", "filtered"),
+    *("late_rows", "unreadable", "filtered", "snapshot_rate"),
 )
 _WORST_FIRST: Final = (
     PipeStage.FAILED,

@@ -44,6 +44,7 @@ from headrace.service.verify_jobs import check_resyncable, check_verifiable, ver
 from headrace.sinks.registry import has_table_store, redact_sink
 from headrace.spark.spark_runtime import SharedSessionProvider, SparkRuntime
 from headrace.telemetry.event import PipeEvent
+from headrace.telemetry.metrics import Series
 from headrace.verify.records import VerifyRecord
 from headrace.verify.view import result_lines
 
@@ -240,6 +241,9 @@ class Supervisor:
 
     def events(self, name: str, limit: int) -> Sequence[PipeEvent]:
         return self._telemetry.events([runner.name for runner in self._find_runners(name)] if name else None, limit)
+
+    def metrics(self, name: str, span: str) -> Series:
+        return self._telemetry.metrics([runner.name for runner in self._find_runners(name)], span)
 
     # -- implementation
 

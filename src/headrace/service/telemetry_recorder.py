@@ -1,4 +1,4 @@
-"""Records what the pipes of a process did: observes their statuses, and stores events in a thread of its own.
+"""Records what the pipes of a process did: observes their statuses, and stores events and measurements in a thread of its own.
 
 Invariant: pipes never wait for it. The sampler hands over a status that exists already; only the recorder's thread touches files.
 """
@@ -16,22 +16,28 @@ from typing import Final
 from headrace import __version__
 from headrace.service.alert_monitor import observe_pipe
 from headrace.service.pipe_runner import PipeRunner
-from headrace.service.status import PipeStatus
+from headrace.service.status import PipeStage, PipeStatus
 from headrace.telemetry.event import EventKind, PipeEvent, draft_event
 from headrace.telemetry.event_detector import EventDetector
 from headrace.telemetry.event_log import EventLog
+from headrace.telemetry.metrics import Measurement, PipeMetrics, Series, merge_series, prune
 
 log = logging.getLogger("headrace")
 
 _WRITE_S: Final = 1.0
+_STORE_S: Final = 10.0
+"""A process that is killed loses the measurements of at most this time."""
 
 
 class TelemetryRecorder:
-    """Records the events of the pipes. Thread-safe."""
+    """Records the events and measurements of the pipes. Thread-safe."""
 
     def __init__(self, state: Path, runners: Sequence[PipeRunner], began: float) -> None:
         self._runners, self._log = runners, EventLog(state)
         self._detectors = {runner.name: EventDetector(runner.name, self._log.events([runner.name]), began) for runner in runners}
+        prune(state, began)
+        self._metrics = {runner.name: PipeMetrics(state, runner.name) for runner in runners}
+        self._store_due = 0.0
         self._reported_until = dict.fromkeys(self._detectors, 0.0)
         self._latest: dict[str, PipeStatus] = {}
         self._started: set[str] = set()
@@ -45,9 +51,16 @@ class TelemetryRecorder:
     def observe(self, runner: PipeRunner, status: PipeStatus) -> None:
         """Take the newest status of a pipe."""
         self._latest[runner.name] = status
+        if status.stage is not PipeStage.DISABLED:
+            now = time.time()
+            self._metrics[runner.name].add(Measurement(now, status.rate, status.snapshot_rate, status.lag_s, status.lag_bytes))
 
     def events(self, pipes: Collection[str] | None, limit: int) -> list[PipeEvent]:
         return self._log.events(pipes, limit)
+
+    def metrics(self, pipes: Collection[str], span: str) -> Series:
+        now = time.time()
+        return merge_series([self._metrics[pipe].series(span, now) for pipe in pipes])
 
     def close(self) -> None:
         """Record how the pipes ended, and end."""
@@ -58,10 +71,18 @@ class TelemetryRecorder:
             self._thread.join()
             self._latest |= {runner.name: runner.status() for runner in self._runners}
             self._record()
+            self._store()
 
     def _run(self) -> None:
         while not self._ended.wait(_WRITE_S):
             self._record()
+            if time.monotonic() >= self._store_due:
+                self._store_due = time.monotonic() + _STORE_S
+                self._store()
+
+    def _store(self) -> None:
+        for metrics in self._metrics.values():
+            metrics.store()
 
     def _record(self) -> None:
         try:

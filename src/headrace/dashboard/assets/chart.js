@@ -9,6 +9,8 @@ const RIGHT = 8;
 const TOP = 10;
 const BOTTOM = 20;
 const SECONDS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400];
+/** How far apart the times of the axis are, by the longest span that it is for. */
+const TICKS = [[300, 60], [3600, 600], [86400, 14400], [Infinity, 432000]];
 let made = 0;
 
 /** The distance between two grid lines of the axis: about four grid lines. */
@@ -215,13 +217,13 @@ export class Chart {
       const y = this.y(value).toFixed(1);
       wanted.push({ x1: LEFT, x2: width - RIGHT, y1: y, y2: y, tx: LEFT - 8, ty: Number(y) + 4, anchor: "end", text: onAxis(value, unit) });
     }
-    const every = span <= 300 ? 60 : 600;
+    const every = TICKS.find(([longest]) => span <= longest)[1];
     const zone = new Date(now * 1000).getTimezoneOffset() * 60;
     for (let at = Math.ceil((now - span - zone) / every) * every + zone; at <= now; at += every) {
       const x = this.x(at);
       if (x < LEFT + 14 || x > width - 22) continue;
       const shown = x.toFixed(1);
-      wanted.push({ x1: shown, x2: shown, y1: HEIGHT - BOTTOM, y2: HEIGHT - BOTTOM + 4, tx: shown, ty: HEIGHT - 4, anchor: "middle", text: clock(at, at).slice(0, 5) });
+      wanted.push({ x1: shown, x2: shown, y1: HEIGHT - BOTTOM, y2: HEIGHT - BOTTOM + 4, tx: shown, ty: HEIGHT - 4, anchor: "middle", text: span > 86400 ? clock(at, 0).slice(5, 10) : clock(at, at).slice(0, 5) });
     }
     while (this.grid.childElementCount < wanted.length) this.grid.append(svg("g", {}, svg("line"), svg("text")));
     while (this.grid.childElementCount > wanted.length) this.grid.lastElementChild.remove();

@@ -4,6 +4,7 @@ import { act, resync, skip, stop } from "./actions.js";
 import { Chart } from "./chart.js";
 import { copy, el, setAttr, setIcon, setProp, setText } from "./dom.js";
 import * as show from "./format.js";
+import { History } from "./history.js";
 import { late, setBadge } from "./overview.js";
 import { Query } from "./query.js";
 import { behindUnit, canStop, runs, stage, toggle, toggleLabel } from "./stages.js";
@@ -11,6 +12,7 @@ import { Tables } from "./tables.js";
 import { Halt, RecentErrors, SchemaChanges, Snapshot } from "./troubles.js";
 
 const RATE = { value: 1, kind: "number", reduce: "mean", show: show.rate, least: 10, suffix: " /s" };
+const COPIED = { value: 4, kind: "number", reduce: "mean", show: show.rate, least: 10, suffix: " rows/s" };
 const LAG_S = { value: 2, kind: "seconds", reduce: "max", show: show.lag, least: 1, suffix: "" };
 const LAG_BYTES = { value: 3, kind: "bytes", reduce: "max", show: show.bytes, least: 1024, suffix: "" };
 const LAG_RECORDS = { value: 3, kind: "number", reduce: "max", show: show.short, least: 10, suffix: " records" };
@@ -41,6 +43,8 @@ export class Detail {
     this.schemaChanges = new SchemaChanges();
     this.errors = new RecentErrors();
     this.query = new Query();
+    this.history = new History();
+    this.history.onAnswer = () => this.#draw();
     this.#charts(by("charts"));
     this.#buttons();
     this.tables.onQuery = (table) => this.query.table(table);
@@ -49,16 +53,17 @@ export class Detail {
   }
 
   #charts(place) {
-    this.spans = choice("How far back", [["300", "5 min"], ["3600", "1 h"]], (value) => this.setSpan(value));
+    this.spans = choice("How far back", [["300", "5 min"], ["3600", "1 h"], ["86400", "1 d"], ["2592000", "30 d"]], (value) => this.setSpan(value));
     this.units = choice("Lag in", [["seconds", "time"], ["bytes", "size"]], (value) => {
       this.lagIn = value;
       this.#draw();
     });
     this.rate = new Chart({ title: "Changes/s", className: "rate", aside: [this.spans] });
     this.lag = new Chart({ title: "Lag", className: "lag", aside: [this.units] });
-    const both = [this.rate, this.lag];
-    for (const chart of both) chart.onHover = (at) => both.forEach((each) => each.mark(at));
-    place.append(this.rate.node, this.lag.node);
+    this.copied = new Chart({ title: "Snapshot rows/s", className: "copied", aside: [] });
+    const all = [this.rate, this.lag, this.copied];
+    for (const chart of all) chart.onHover = (at) => all.forEach((each) => each.mark(at));
+    place.append(...all.map((chart) => chart.node));
   }
 
   #buttons() {
@@ -151,9 +156,14 @@ export class Detail {
     setChoice(this.units, this.lagIn);
     const span = Number(this.span);
     const { pipe } = this;
-    this.rate.show(this.samples, span, this.now, RATE);
+    const samples = this.history.samples(pipe.name, span, this.samples, this.now);
+    this.rate.show(samples, span, this.now, RATE);
     const size = behindUnit(pipe) === "records" ? LAG_RECORDS : LAG_BYTES;
-    this.lag.show(this.samples, span, this.now, this.lagIn === "seconds" ? LAG_S : size);
+    this.lag.show(samples, span, this.now, this.lagIn === "seconds" ? LAG_S : size);
+    const copied = this.history.copied(pipe.name, span, this.samples, this.now);
+    setProp(this.copied.node, "hidden", pipe.stage !== "snapshot" && !copied.some((sample) => sample[4] > 0 && sample[0] > this.now - span));
+    this.copied.show(copied, span, this.now, COPIED);
+    this.copied.say(show.rate(pipe.snapshot_rate));
     this.rate.say(show.rate(pipe.rate));
     this.lag.say(show.lag(pipe.lag_s), pipe.lag_bytes === null ? "" : `${size.show(pipe.lag_bytes)}${size.suffix} behind`, late(pipe));
   }

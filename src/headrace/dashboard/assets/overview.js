@@ -67,8 +67,19 @@ function noteOf(pipe, now) {
   if (pipe.stage === "failed" && pipe.error) return pipe.error.message;
   if (pipe.stage === "retrying") return `again in ${show.duration(pipe.next_try - now)}: ${pipe.error?.message ?? ""}`;
   if (pipe.stage === "waiting") return pipe.waiting;
-  if (pipe.stage === "snapshot" && pipe.eta_s !== null) return `${show.duration(pipe.eta_s)} left`;
+  if (pipe.stage === "snapshot") return snapshotNote(pipe);
   return "";
+}
+
+function snapshotNote(pipe) {
+  const copies = pipe.tables.filter((table) => table.copied !== null);
+  if (!copies.length) return "";
+  const copied = copies.reduce((sum, table) => sum + table.copied, 0);
+  const total = copies.reduce((sum, table) => sum + Math.max(table.estimate ?? 0, table.copied), 0);
+  const parts = [show.percent(copied, total, copies.length > 0 && copies.every((table) => table.complete))];
+  if (pipe.snapshot_rate >= 1) parts.push(`${show.rate(Math.round(pipe.snapshot_rate))} rows/s`);
+  if (pipe.eta_s !== null) parts.push(`${show.duration(pipe.eta_s)} left`);
+  return parts.join(" · ");
 }
 
 function updateLine(node, { pipe, samples, now, selected }) {
@@ -104,10 +115,11 @@ export class Overview {
     this.onFilter = () => {};
   }
 
-  /** The pipes that match the filters, in the file's order. */
+  /** The pipes that match the filters: the failed ones, then the others, in the file's order. */
   chosen(pipes) {
     const words = this.nodes.get("pipe-filter").value.toLowerCase().split(/\s+/).filter(Boolean);
-    return pipes.filter((pipe) => {
+    const failedFirst = [...pipes].sort((one, other) => (other.stage === "failed") - (one.stage === "failed"));
+    return failedFirst.filter((pipe) => {
       const text = `${pipe.name} ${pipe.stage} ${pipe.source} ${pipe.sink}`.toLowerCase();
       return (!this.only || pipe.stage === this.only) && words.every((word) => text.includes(word));
     });

@@ -11,7 +11,7 @@ export class Samples {
     this.running = 0;
   }
 
-  /** `[at, rate, lag_s, lag_bytes]`, oldest first. */
+  /** `[at, rate, lag_s, lag_bytes]`, oldest first; those from the stream also have the snapshot's rows/s. */
   of(name) {
     return this.pipes.get(name) ?? [];
   }
@@ -20,7 +20,7 @@ export class Samples {
     const list = this.#list(pipe.name);
     const last = list.length ? list[list.length - 1][0] : 0;
     if (now - last < 0.5) return;
-    list.push([now, pipe.rate, pipe.lag_s, pipe.lag_bytes]);
+    list.push([now, pipe.rate, pipe.lag_s, pipe.lag_bytes, pipe.snapshot_rate]);
     let old = 0;
     while (list[old][0] < now - KEPT_S) old += 1;
     if (old > 60) list.splice(0, old);

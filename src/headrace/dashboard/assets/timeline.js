@@ -26,7 +26,7 @@ export class Timeline {
     this.known = [];
     this.due = 0;
     this.group = "all";
-    this.items = el("ol", { class: "events timeline" });
+    this.items = el("ol", { class: "events timeline", tabIndex: 0, attrs: { "aria-label": title } });
     this.none = el("p", { class: "nothing", text: "Nothing has happened yet." });
     const head = el("header", {}, el("h2", { text: title }));
     if (filtered) head.append(this.#filter(title));
