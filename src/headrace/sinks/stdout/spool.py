@@ -154,7 +154,7 @@ class Receiver:
         try:
             with connection, connection.makefile("rb", buffering=1 << 20) as stream:
                 if not hmac.compare_digest(stream.read(_TOKEN_BYTES), self._token):
-                    log.warning("somebody without the token spoke to the port where tasks hand over their lines")
+                    log.warning("a client without the token connected to the port where tasks deliver their lines")
                     return
                 while head := stream.read(_HEAD.size):
                     connection.sendall(self._take(stream, *_HEAD.unpack(head)))
