@@ -28,8 +28,9 @@ from headrace.service.status import (
     VerifyResult,
 )
 from headrace.telemetry.event import PipeEvent
+from headrace.telemetry.log_reader import LogPage, LogQuery
 from headrace.telemetry.metrics import Series
-from testkit.generators.fake_telemetry import made_up_events, made_up_series
+from testkit.generators.fake_telemetry import made_up_events, made_up_log, made_up_series
 
 TOKEN = "made-up-token"
 RUNNING = (PipeStage.STREAMING, PipeStage.SNAPSHOT, PipeStage.WAITING, PipeStage.STARTING)
@@ -170,6 +171,10 @@ class FakeControl:
 
     def metrics(self, name: str, span: str) -> Series:
         return made_up_series(span, self._clock(), 1 + len(name) % 3)
+
+    def log(self, name: str, query: LogQuery) -> LogPage:
+        self._find(name)
+        return made_up_log(self._begun, self._clock(), query)
 
     def _asked(self, *what: Any) -> None:
         with self._lock:

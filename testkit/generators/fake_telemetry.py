@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 
 from headrace.telemetry.event import EventKind, PipeEvent, draft_event
+from headrace.telemetry.log_reader import LEVELS, LogLine, LogPage, LogQuery
 from headrace.telemetry.metrics import RANGES, Measurement, Series
 
 MARKUP = "shop.<b>bold</b>\u202e"
@@ -43,3 +45,31 @@ def made_up_series(span: str, now: float, scale: float) -> Series:
         copied = 9000.0 if 0.4 < at / resolution.points < 0.5 else 0.0
         points.append(Measurement(when, day, copied, 0.5 + copied / 3000, 212 * day))
     return Series(resolution.step_s, tuple(points))
+
+
+def made_up_log(begun: float, now: float, query: LogQuery) -> LogPage:
+    """Return a page of a log that has a line of the stream each second, 1000 older ones, and some troubles."""
+    lines = [_made_up_line(number, begun) for number in range(1000 + int(now - begun))]
+    lowest = LEVELS.index(query.level) if query.level else 0
+    chosen = [
+        line
+        for line in lines
+        if LEVELS.index(line.level) >= lowest
+        and query.search.lower() in line.message.lower()
+        and (query.before is None or line.position < query.before)
+    ]
+    page = chosen[-query.limit :]
+    return LogPage(tuple(page), page[0].position if len(chosen) > len(page) else None)
+
+
+def _made_up_line(number: int, begun: float) -> LogLine:
+    at = datetime.fromtimestamp(begun - 1000 + number, UTC).isoformat(timespec="milliseconds")
+    match number % 100:
+        case 50:
+            return LogLine(200 * number, at, "error", "failed: the value is no date", place="binlog.000042:1337", remedy="skip the event")
+        case 51:
+            trace = 'Traceback (most recent call last):\n  File "pipe.py", line 1, in run\nValueError: <b>bold</b>'
+            return LogLine(200 * number, at, "error", "an unexpected error ended the pipe", exception=trace)
+        case 70:
+            return LogLine(200 * number, at, "warning", "<b>waiting</b>: the server does not answer; try 1, again in 1.0 s")
+    return LogLine(200 * number, at, "info", f"stream: {7 * number} changes, 7/s, lag 0.4 s, at binlog.000042:{1000 * number}")

@@ -61,6 +61,9 @@ class JsonFormatter(logging.Formatter):
     """One JSON object per line: `ts`, `level`, `logger`, `message`; if present, `pipe`, `place`, `remedy`, `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
+        return orjson.dumps(self.fields(record)).decode()
+
+    def fields(self, record: logging.LogRecord) -> dict[str, str]:
         error = _error_of(record)
         fields: dict[str, Any] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -73,8 +76,7 @@ class JsonFormatter(logging.Formatter):
             "exception": _exception(record),
         }
         optional = ("pipe", "place", "remedy", "exception")
-        kept = {name: _encodable(mask_secrets(value)) for name, value in fields.items() if value or name not in optional}
-        return orjson.dumps(kept).decode()
+        return {name: _encodable(mask_secrets(value)) for name, value in fields.items() if value or name not in optional}
 
 
 def _encodable(text: str) -> str:

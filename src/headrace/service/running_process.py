@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.service.status import MetricSample, PipeStatus, ServiceStatus
@@ -28,6 +28,7 @@ from headrace.service.status import MetricSample, PipeStatus, ServiceStatus
 if TYPE_CHECKING:
     from headrace.alerts.status import AlertsStatus
     from headrace.telemetry.event import PipeEvent
+    from headrace.telemetry.log_reader import LogPage, LogQuery
     from headrace.telemetry.metrics import Series
 
 _LOCK: Final = "run.lock"
@@ -234,6 +235,13 @@ class HttpControl:
         answer = self._get(f"/api/history?pipe={_quoted(name)}&range={span}")
         points = (Measurement(at, rate, copied, lag_s, behind) for at, rate, lag_s, behind, copied in answer["samples"])
         return Series(answer["step_s"], tuple(points))
+
+    def log(self, name: str, query: LogQuery) -> LogPage:
+        from headrace.telemetry.log_reader import LogPage
+
+        given = {"pipe": name, "level": query.level, "search": query.search, "limit": str(query.limit)}
+        given |= {} if query.before is None else {"before": str(query.before)}
+        return LogPage.from_json(self._get(f"/api/log?{urlencode(given)}"))
 
     def _act(self, name: str, action: str, **document: Any) -> Any:
         return self._post(f"/api/pipes/{_quoted(name)}/{action}", document)

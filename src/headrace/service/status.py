@@ -15,6 +15,7 @@ from headrace.model.json_record import JsonRecord
 if TYPE_CHECKING:
     from headrace.alerts.status import AlertsStatus
     from headrace.telemetry.event import PipeEvent
+    from headrace.telemetry.log_reader import LogPage, LogQuery
     from headrace.telemetry.metrics import Series
 
 
@@ -248,3 +249,6 @@ class Control(Protocol):
 
     def metrics(self, name: str, span: str) -> Series:
         """Return the stored measurements of a pipe over a range of `telemetry.metrics.RANGES`."""
+
+    def log(self, name: str, query: LogQuery) -> LogPage:
+        """Return stored log lines of a pipe, or of one of its sources; a pipe of several sources has one log for each."""

@@ -34,6 +34,7 @@ from headrace.runtime.interface import Runtime
 from headrace.service.alert_monitor import AlertMonitor
 from headrace.service.embedded_servers import EmbeddedServers
 from headrace.service.merge_tables import MergeTableProbe
+from headrace.service.pipe_logs import PipeLogs
 from headrace.service.pipe_runner import DisplayNames, PipeOpener, PipeRunner
 from headrace.service.probes import Probe, ProbeScheduler, create_probes
 from headrace.service.readonly_query import run_readonly_query
@@ -44,6 +45,7 @@ from headrace.service.verify_jobs import check_resyncable, check_verifiable, ver
 from headrace.sinks.registry import has_table_store, redact_sink
 from headrace.spark.spark_runtime import SharedSessionProvider, SparkRuntime
 from headrace.telemetry.event import PipeEvent
+from headrace.telemetry.log_reader import LogPage, LogQuery
 from headrace.telemetry.metrics import Series
 from headrace.verify.records import VerifyRecord
 from headrace.verify.view import result_lines
@@ -116,6 +118,7 @@ class Supervisor:
         self._started = time.time()
         self.alert_monitor = AlertMonitor(configuration, list(self.runners.values()), self._started)
         self._telemetry = TelemetryRecorder(configuration.process.state, list(self.runners.values()), self._started)
+        self._logs = PipeLogs(configuration.process.state, list(self.runners), self._started)
         self._end_requested = False
         self._ended = threading.Event()
         self._usage, self._usage_due, self._status_requested_at = measure_usage(os.getpid()), 0.0, 0.0
@@ -131,6 +134,7 @@ class Supervisor:
 
     def __enter__(self) -> Self:
         self._started = time.time()
+        self._logs.start()
         for runner in self.runners.values():
             runner.start()
         self._sampler.start()
@@ -173,6 +177,7 @@ class Supervisor:
         if self._own_spark is not None:
             self._own_spark.close()
         self._embedded_servers.close()
+        self._logs.close()
 
     # -- Control
 
@@ -206,7 +211,8 @@ class Supervisor:
             check_resyncable(runner.spec)
         for runner in runners:
             request_resync(StateDirectory(runner.spec.settings.state), tuple(tables))
-            log.info("%s: resync requested: %s", runner.name, ", ".join(tables))
+            with use_wait_state(WaitState(pipe=runner.name)):
+                log.info("resync requested: %s", ", ".join(tables))
 
     def skip(self, name: str, place: str) -> str:
         runners = self._find_runners(name)
@@ -214,7 +220,8 @@ class Supervisor:
         if runner.is_running:
             raise DefiniteError("the pipe does not halt at an event: it runs", place=f"pipe {runner.name}", hint="see its status")
         skipped = request_skip(runner.spec.settings.state, place, "the control API")
-        log.warning("%s: %s", runner.name, skipped)
+        with use_wait_state(WaitState(pipe=runner.name)):
+            log.warning("%s", skipped)
         runner.resume()
         return skipped
 
@@ -245,6 +252,13 @@ class Supervisor:
     def metrics(self, name: str, span: str) -> Series:
         return self._telemetry.metrics([runner.name for runner in self._find_runners(name)], span)
 
+    def log(self, name: str, query: LogQuery) -> LogPage:
+        runners = self._find_runners(name)
+        if len(runners) > 1:
+            parts = ", ".join(runner.name for runner in runners)
+            raise DefiniteError("the pipe has several sources, each with a log of its own", place=f"pipe {name}", hint=f"name one of {parts}")
+        return self._logs.page(runners[0].name, query)
+
     # -- implementation
 
     def _merge_probes(self) -> list[Probe]:
@@ -267,7 +281,8 @@ class Supervisor:
     def _each(self, name: str, do: Callable[[PipeRunner], None], what: str) -> None:
         for runner in self._find_runners(name):
             do(runner)
-            log.info("%s: %s requested", runner.name, what)
+            with use_wait_state(WaitState(pipe=runner.name)):
+                log.info("%s requested", what)
 
     def _verify(self, runner: PipeRunner, tables: Sequence[str]) -> None:
         """Compare tables and set each result in the status as soon as it is final."""

@@ -5,6 +5,7 @@ import { Detail, announcement } from "./detail.js";
 import { setAttr, setProp, setText } from "./dom.js";
 import * as show from "./format.js";
 import { listen } from "./keys.js";
+import { PipeLog } from "./log.js";
 import { address, Overview } from "./overview.js";
 import { Samples } from "./samples.js";
 import { toggle } from "./stages.js";
@@ -20,6 +21,7 @@ const alerts = new Alerts();
 const detail = new Detail();
 const recent = new Timeline(by("recent-events"), { title: "Recent events", limit: 40, filtered: false });
 const events = new Timeline(by("pipe-events"), { title: "Events", limit: 500, filtered: true });
+const log = new PipeLog(by("pipe-log"));
 const stream = new Stream(onStatus, onLine);
 
 let status = null;
@@ -72,6 +74,7 @@ function draw() {
   if (pipe) samples.want(pipe.name, connection);
   overview.update(status, samples, now, name);
   if (pipe) detail.update(pipe, samples.of(pipe.name), now);
+  if (pipe) log.update(pipe.name, now);
   if (pipe) events.update(pipe.name, now);
   else recent.update("", now);
   alerts.update(now);
