@@ -57,9 +57,10 @@ def made_up_log(begun: float, now: float, query: LogQuery) -> LogPage:
         if LEVELS.index(line.level) >= lowest
         and query.search.lower() in line.message.lower()
         and (query.before is None or line.position < query.before)
+        and (query.after is None or line.position > query.after)
     ]
     page = chosen[-query.limit :]
-    return LogPage(tuple(page), page[0].position if len(chosen) > len(page) else None)
+    return LogPage(tuple(page), page[0].position if len(chosen) > len(page) else None, lines[-1].position)
 
 
 def _made_up_line(number: int, begun: float) -> LogLine:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -13,9 +17,18 @@ from headrace.service.running_process import ControlEndpoint, HttpControl
 from headrace.telemetry.log_reader import LogQuery
 from testkit.generators.fake_control import TOKEN, FakeControl
 from testkit.servers.browser import keep
-from tests.dashboard.test_timeline import get
 
 Open = Callable[..., Page]
+
+
+def get(served: Server, path: str, method: str = "GET") -> tuple[int, dict[str, Any]]:
+    request = Request(f"{served.url}{path}", b"{}" if method == "POST" else None, {"Authorization": f"Bearer {TOKEN}"}, method=method)
+    try:
+        with urlopen(request, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as error:
+        with error:
+            return error.code, json.load(error)
 
 
 def test_levels_search_older_lines_and_follow(look: Open) -> None:
@@ -56,7 +69,9 @@ def test_the_api(served: Server, control: FakeControl) -> None:
     page = remote.log("shop", LogQuery("warning", "answer", limit=2))
     assert [line.level for line in page.lines] == ["warning", "warning"]
     older = LogQuery("warning", "answer", page.before, 2)
-    assert remote.log("shop", older) == control.log("shop", older)
+    assert remote.log("shop", older).lines == control.log("shop", older).lines
+    newest = remote.log("shop", LogQuery()).newest
+    assert remote.log("shop", LogQuery("error", after=newest)).lines == ()
     assert get(served, "/api/log?pipe=shop", "POST")[0] == 405
 
 
@@ -70,7 +85,8 @@ def test_the_api(served: Server, control: FakeControl) -> None:
         ("pipe=shop&before=-1", 400, "before"),
         ("pipe=shop&before=99999999999999999999", 400, "before"),
         (f"pipe=shop&search={'x' * 501}", 400, "search"),
-        ("pipe=shop&after=1", 400, "after"),
+        ("pipe=shop&after=x", 400, "after"),
+        ("pipe=shop&from=1", 400, "from"),
     ],
 )
 def test_a_wrong_parameter_is_named(served: Server, query: str, status: int, place: str) -> None:

@@ -47,14 +47,14 @@ def _log(control: Control, given: Mapping[str, str]) -> Any:
         raise HttpError(HTTPStatus.BAD_REQUEST, f"{level!r} is no level", place="level", remedy=f"one of {', '.join(LEVELS)}")
     if len(search) > _MAX_SEARCH:
         raise HttpError(HTTPStatus.BAD_REQUEST, "the text is too long", place="search", remedy=f"at most {_MAX_SEARCH} characters")
-    before = _number(given, "before", 0, (1 << 53) - 1) if given.get("before") else None
-    return control.log(name, LogQuery(level, search, before, _number(given, "limit", 1, MAX_LINES, 100))).to_json()
+    before, after = (_number(given, key, 0, (1 << 53) - 1) if given.get(key) else None for key in ("before", "after"))
+    return control.log(name, LogQuery(level, search, before, _number(given, "limit", 1, MAX_LINES, 100), after)).to_json()
 
 
 ROUTES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Control, Mapping[str, str]], Any]]]] = {
     "/api/events": (("pipe", "limit"), _events),
     "/api/history": (("pipe", "range"), _history),
-    "/api/log": (("pipe", "level", "search", "before", "limit"), _log),
+    "/api/log": (("pipe", "level", "search", "before", "after", "limit"), _log),
 }
 """The parameters and the function of each path."""
 

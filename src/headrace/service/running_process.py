@@ -240,7 +240,7 @@ class HttpControl:
         from headrace.telemetry.log_reader import LogPage
 
         given = {"pipe": name, "level": query.level, "search": query.search, "limit": str(query.limit)}
-        given |= {} if query.before is None else {"before": str(query.before)}
+        given |= {key: str(value) for key, value in (("before", query.before), ("after", query.after)) if value is not None}
         return LogPage.from_json(self._get(f"/api/log?{urlencode(given)}"))
 
     def _act(self, name: str, action: str, **document: Any) -> Any:

@@ -35,6 +35,8 @@ class LogQuery:
     before: int | None = None
     """Only lines before this position."""
     limit: int = 100
+    after: int | None = None
+    """Only lines after the one at this position, which was read before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +59,26 @@ class LogPage(JsonRecord):
     """Oldest first."""
     before: int | None
     """Where the search continues; None: there are no older lines."""
+    newest: int | None = None
+    """The position of the newest line that was searched: `after` of the next query."""
 
 
 def read_page(directory: Path, query: LogQuery) -> LogPage:
     """Return the newest lines that match."""
     lowest, wanted = LEVELS.index(query.level) if query.level else 0, query.search.casefold()
     found: list[LogLine] = []
-    size, newest = 0, None
-    for position, raw in _lines_backwards(directory, query.before):
-        newest = position if newest is None else newest
+    size, newest = 0, query.after
+    for index, (position, raw) in enumerate(_lines_backwards(directory, query.before)):
+        if query.after is not None and position <= query.after:
+            break
+        newest = position if index == 0 else newest
         line = _parse(position, raw)
         if line is not None and LEVELS.index(line.level) >= lowest and (not wanted or wanted in _text(line)):
             found.append(line)
             size += len(raw)
-        if len(found) >= query.limit or size >= _PAGE_BYTES or newest - position >= _SEARCHED_BYTES:
-            return LogPage(tuple(reversed(found)), position)
-    return LogPage(tuple(reversed(found)), None)
+        if len(found) >= query.limit or size >= _PAGE_BYTES or (newest or 0) - position >= _SEARCHED_BYTES:
+            return LogPage(tuple(reversed(found)), position, newest)
+    return LogPage(tuple(reversed(found)), None, newest)
 
 
 def _text(line: LogLine) -> str:

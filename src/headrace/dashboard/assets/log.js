@@ -13,7 +13,7 @@ const TONES = { critical: "bad", error: "bad", warning: "warn", info: "off", deb
 
 export class PipeLog {
   constructor(place) {
-    Object.assign(this, { pipe: null, lines: [], before: null, due: 0, asked: 0, following: true, now: 0 });
+    Object.assign(this, { pipe: null, lines: [], before: null, newest: null, due: 0, asked: 0, following: true, now: 0 });
     this.says = el("span", { class: "says", attrs: { role: "status" } });
     this.level = el("select", { attrs: { "aria-label": "Log: level" } }, ...LEVELS.map(([value, text]) => el("option", { value, text })));
     this.search = el("input", { type: "search", placeholder: "Search the whole log", autocomplete: "off", spellcheck: false, attrs: { "aria-label": "Search the log" } });
@@ -47,7 +47,7 @@ export class PipeLog {
   }
 
   #restart() {
-    Object.assign(this, { lines: [], before: null });
+    Object.assign(this, { lines: [], before: null, newest: null });
     this.#setFollow(true);
     this.#ask(null);
   }
@@ -67,6 +67,7 @@ export class PipeLog {
     this.asked += 1;
     const { asked } = this;
     const given = { pipe: this.pipe, limit: PAGE, level: this.level.value, search: this.search.value.trim(), ...(before === null ? {} : { before }) };
+    if (before === null && this.newest !== null) given.after = this.newest;
     try {
       const answer = await fetch(`/api/log?${new URLSearchParams(given)}`, { cache: "no-store", signal: AbortSignal.timeout(30_000) });
       const page = await answer.json();
@@ -80,15 +81,16 @@ export class PipeLog {
 
   #add(page, before) {
     const height = this.scroll.scrollHeight;
-    const known = this.lines;
     if (before !== null) {
-      this.lines = [...page.lines, ...known];
+      this.lines = [...page.lines, ...this.lines];
       this.before = page.before;
     } else {
-      const last = known.length ? known[known.length - 1].position : -1;
-      const joins = page.before === null || page.lines.some((one) => one.position <= last) || (known.length > 0 && page.lines.length < PAGE);
-      this.lines = joins ? [...known, ...page.lines.filter((one) => one.position > last)] : page.lines;
-      if (!joins || !known.length) this.before = page.before;
+      const isFirst = this.newest === null;
+      this.newest = page.newest;
+      // More new lines than a page holds: the older ones are behind the button again.
+      const missed = isFirst || page.before !== null;
+      this.lines = missed ? page.lines : [...this.lines, ...page.lines];
+      if (missed) this.before = page.before;
       if (this.lines.length > KEPT) {
         this.lines = this.lines.slice(-KEPT);
         this.before = this.lines[0].position;
