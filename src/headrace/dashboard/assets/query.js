@@ -1,16 +1,14 @@
-// The query box: read-only SQL on a pipe's sink, with the result as a table. A result belongs to the pipe that was queried.
+// The query box: read-only SQL on a pipe's sink, with the result as a table or a chart. A result belongs to the pipe that was queried.
 
 import { post, Refused } from "./actions.js";
-import { copyButton, el, setProp, setText } from "./dom.js";
+import { copyButton, el, setAttr, setProp, setText } from "./dom.js";
 import * as show from "./format.js";
+import { QueryHistory } from "./query_history.js";
+import { plan, ResultChart } from "./result_chart.js";
+import { SchemaBrowser, toggleButton } from "./schema_browser.js";
+import { quoted } from "./sql_names.js";
 
 const SHOWN = 1000;
-
-export function quoted(target) {
-  const dot = target.indexOf(".");
-  const quote = (name) => `\`${name.replaceAll("\\", "\\\\").replaceAll("`", "\\`")}\``;
-  return dot < 0 ? quote(target) : `${quote(target.slice(0, dot))}.${quote(target.slice(dot + 1))}`;
-}
 
 export class Query {
   constructor() {
@@ -21,6 +19,18 @@ export class Query {
     this.copied = copyButton(() => this.#tabbed(), "Copy as TSV");
     this.copied.hidden = true;
     by("query-tools").append(this.copied);
+    this.schema = new SchemaBrowser((name) => this.#insert(name));
+    this.history = new QueryHistory((sql) => this.#replace(sql));
+    this.chart = new ResultChart();
+    this.charted = false;
+    this.chartSwitch = el("button", { class: "quiet", type: "button", text: "Chart", hidden: true, attrs: { "aria-pressed": "false" } });
+    this.chartSwitch.addEventListener("click", () => {
+      this.charted = !this.charted;
+      this.#draw();
+    });
+    const tables = toggleButton("Tables", this.schema.node, () => this.schema.draw(this.pipe));
+    const past = toggleButton("History", this.history.node, () => this.history.draw());
+    this.result.before(el("div", { class: "query-switches" }, tables, past, this.chartSwitch), this.schema.node, this.history.node, this.chart.node);
     this.run.addEventListener("click", () => this.ask());
     this.box.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
@@ -39,7 +49,19 @@ export class Query {
     if (this.pipe) this.texts.set(this.pipe.name, this.box.value);
     this.pipe = pipe;
     this.box.value = this.texts.get(pipe.name) ?? this.#first(pipe);
+    this.schema.draw(pipe);
     this.#draw();
+  }
+
+  /** Put a name where the cursor is. */
+  #insert(name) {
+    this.box.setRangeText(name, this.box.selectionStart, this.box.selectionEnd, "end");
+    this.box.focus();
+  }
+
+  #replace(sql) {
+    this.box.value = sql;
+    this.box.focus();
   }
 
   fill(sql) {
@@ -81,13 +103,22 @@ export class Query {
     } finally {
       this.run.disabled = false;
     }
-    if (result) this.results.set(pipe.name, result);
+    if (result) {
+      this.results.set(pipe.name, result);
+      this.history.add(pipe.name, sql);
+    }
     this.#draw();
   }
 
   #draw() {
     const result = this.results.get(this.pipe.name);
     setProp(this.copied, "hidden", !result?.columns);
+    const planned = result?.columns ? plan(result) : null;
+    setProp(this.chartSwitch, "hidden", !planned);
+    setAttr(this.chartSwitch, "aria-pressed", String(this.charted));
+    setProp(this.chart.node, "hidden", !planned || !this.charted);
+    setProp(this.result, "hidden", Boolean(planned) && this.charted);
+    if (planned && this.charted) this.chart.show(planned);
     this.says.classList.toggle("bad", Boolean(result?.error));
     if (!result) {
       setText(this.says, "Ctrl+Enter runs it. Reading only; in time and rows it is bounded.");
