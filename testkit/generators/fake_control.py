@@ -30,6 +30,7 @@ from headrace.service.status import (
 from headrace.telemetry.event import PipeEvent
 from headrace.telemetry.log_reader import LogPage, LogQuery
 from headrace.telemetry.metrics import Series
+from headrace.telemetry.table_rates import MAX_TABLES, TableSeries
 from testkit.generators.fake_telemetry import made_up_events, made_up_log, made_up_series
 
 TOKEN = "made-up-token"
@@ -176,6 +177,12 @@ class FakeControl:
         self._find(name)
         return made_up_log(self._begun, self._clock(), query)
 
+    def table_rates(self, name: str) -> TableSeries:
+        pipe, now = self._find(name), self._clock()
+        busiest = [table.name for table in pipe.made.tables][:MAX_TABLES]
+        times = [now - 10.0 * at for at in range(359, -1, -1)]
+        return TableSeries(10, now, {table: tuple(self._rate(pipe, at) / len(busiest) for at in times) for table in busiest})
+
     def _asked(self, *what: Any) -> None:
         with self._lock:
             self.asked.append(what)
@@ -222,10 +229,11 @@ class FakeControl:
 
     def _table(self, pipe: _Pipe, table: TableStatus, changes: int, now: float) -> TableStatus:
         share = changes // max(1, len(pipe.made.tables))
-        table = replace(table, changes=share, last_change=now - 0.4 if share else 0.0, rows=(table.rows or 0) + share // 2)
+        table = replace(table, changes=share, last_change=now - 0.4 if share else 0.0, rate=self._rate(pipe, now) / max(1, len(pipe.made.tables)), rows=(table.rows or 0) + share // 2)
         if table.estimate is not None:
             part = min(1.0, (now - pipe.made.since) / COPY_S)
             table = replace(table, copied=int(table.estimate * part), complete=part >= 1.0)
+            table = replace(table, snapshot_rate=0.0 if table.complete else (table.estimate or 0) / COPY_S)
         asked = pipe.verifying.get(table.name)
         if asked is not None:
             done, different = now - asked >= _VERIFY_S, "audit" in table.name

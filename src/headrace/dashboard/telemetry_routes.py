@@ -1,4 +1,5 @@
-"""The part of the control API that reads what the process has recorded: `GET /api/events`, `GET /api/history`, `GET /api/log`.
+"""The part of the control API that reads what the process has recorded: `GET /api/events`, `GET /api/history`, `GET /api/log`,
+`GET /api/table_rates`.
 
 Invariant: it only reads. A parameter that is unknown, repeated or out of range is named in the response.
 """
@@ -54,6 +55,7 @@ def _log(control: Control, given: Mapping[str, str]) -> Any:
 ROUTES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Control, Mapping[str, str]], Any]]]] = {
     "/api/events": (("pipe", "limit"), _events),
     "/api/history": (("pipe", "range"), _history),
+    "/api/table_rates": (("pipe",), lambda control, given: control.table_rates(_required_pipe(control, given)).to_json()),
     "/api/log": (("pipe", "level", "search", "before", "after", "limit"), _log),
 }
 """The parameters and the function of each path."""

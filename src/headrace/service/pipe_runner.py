@@ -34,10 +34,11 @@ from headrace.retry import WaitState, use_wait_state
 from headrace.runtime.interface import Runtime
 from headrace.service.log_formats import mask_secrets
 from headrace.service.status import ErrorStatus, MetricSample, PipeStage, PipeStatus, VerifyResult
-from headrace.service.status_collector import SampleHistory, StatusCollector
+from headrace.service.status_collector import SampleHistory, StatusCollector, with_rates
 from headrace.shortage import shortage_of
 from headrace.spark.runtime.java_process import lost_process_error
 from headrace.spark.runtime.micro_batch import is_java_process_gone
+from headrace.telemetry.table_rates import TableCount, TableRates
 from headrace.verify.records import VerifyRecord, read_records, record_files
 
 log = logging.getLogger("headrace")
@@ -78,7 +79,7 @@ class PipeRunner:
     ) -> None:
         patience = min(spec.settings.retry_timeout_s, _TASK_RETRY_TIMEOUT_S) if runtime.is_shared else spec.settings.patience
         self.spec = replace(spec, settings=replace(spec.settings, patience=patience))
-        self.shown, self.view, self.history = shown, StatusCollector(), SampleHistory()
+        self.shown, self.view, self.history, self.table_rates = shown, StatusCollector(), SampleHistory(), TableRates()
         self._runtime, self._build, self._retry_s = runtime, build, retry_s
         self._changed = threading.Condition()
         self._enabled, self._requested = enabled, RequestedState.RUN
@@ -205,6 +206,7 @@ class PipeRunner:
             error=error,
             recent_errors=errors,
             unreadable=self.unreadable + progress.unreadable,
+            tables=with_rates(progress.tables, self.table_rates.rates()),
         )
 
     def _seen_since(self, stage: PipeStage) -> float:
@@ -220,6 +222,7 @@ class PipeRunner:
         self.view.set_skipped(skipped)
         self.load_verify_records()
         status = self.status()
+        self.table_rates.add(time.time(), {table.name: TableCount(table.changes, table.copied or 0) for table in status.tables})
         self.history.add(MetricSample(time.time(), status.rate, status.lag_s, status.lag_bytes))
         return status
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.telemetry.event import PipeEvent
     from headrace.telemetry.log_reader import LogPage, LogQuery
     from headrace.telemetry.metrics import Series
+    from headrace.telemetry.table_rates import TableSeries
 
 _LOCK: Final = "run.lock"
 
@@ -242,6 +243,11 @@ class HttpControl:
         given = {"pipe": name, "level": query.level, "search": query.search, "limit": str(query.limit)}
         given |= {key: str(value) for key, value in (("before", query.before), ("after", query.after)) if value is not None}
         return LogPage.from_json(self._get(f"/api/log?{urlencode(given)}"))
+
+    def table_rates(self, name: str) -> TableSeries:
+        from headrace.telemetry.table_rates import TableSeries
+
+        return TableSeries.from_json(self._get(f"/api/table_rates?pipe={_quoted(name)}"))
 
     def _act(self, name: str, action: str, **document: Any) -> Any:
         return self._post(f"/api/pipes/{_quoted(name)}/{action}", document)

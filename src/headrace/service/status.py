@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.telemetry.event import PipeEvent
     from headrace.telemetry.log_reader import LogPage, LogQuery
     from headrace.telemetry.metrics import Series
+    from headrace.telemetry.table_rates import TableSeries
 
 
 class PipeStage(StrEnum):
@@ -110,6 +111,10 @@ class TableStatus(StatusRecord):
     estimate: int | None = None
     """Rows that the snapshot will copy, by the source's estimate."""
     complete: bool = True
+    rate: float = 0.0
+    """Changes per second over the last few seconds."""
+    snapshot_rate: float = 0.0
+    """Rows per second that the snapshot copied over the last few seconds."""
     skipped: int = 0
     """Events that were ever skipped with `skip`."""
     dead_letters: int = 0
@@ -252,3 +257,6 @@ class Control(Protocol):
 
     def log(self, name: str, query: LogQuery) -> LogPage:
         """Return stored log lines of a pipe, or of one of its sources; a pipe of several sources has one log for each."""
+
+    def table_rates(self, name: str) -> TableSeries:
+        """Return the changes/s of the busiest tables of a pipe over the last hour of this process."""

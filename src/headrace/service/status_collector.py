@@ -19,6 +19,7 @@ from headrace.pipes.lifecycle.progress_view import Lag, LogView, Pending, Progre
 from headrace.service.log_formats import mask_secrets
 from headrace.service.status import MetricSample, PipeStage, PipeStatus, SchemaChangeStatus, TableStatus, VerifyResult
 from headrace.telemetry.event import EventKind, PipeEvent, draft_event
+from headrace.telemetry.table_rates import TableRate
 
 if TYPE_CHECKING:
     from headrace.runtime.reports import TableWrites
@@ -300,6 +301,16 @@ class StatusCollector(ProgressView):
 
     def _table(self, name: str) -> TableStatus:
         return self._state.tables.get(name) or TableStatus(name)
+
+
+def with_rates(tables: tuple[TableStatus, ...], rates: Mapping[str, TableRate]) -> tuple[TableStatus, ...]:
+    """Return the tables with their rates; tables without a rate are at rest."""
+    if not rates:
+        return tables
+    return tuple(
+        table if (rate := rates.get(table.name)) is None else replace(table, rate=rate.changes, snapshot_rate=rate.copied)
+        for table in tables
+    )
 
 
 _SUMMED: Final = (

@@ -47,6 +47,7 @@ from headrace.spark.spark_runtime import SharedSessionProvider, SparkRuntime
 from headrace.telemetry.event import PipeEvent
 from headrace.telemetry.log_reader import LogPage, LogQuery
 from headrace.telemetry.metrics import Series
+from headrace.telemetry.table_rates import TableSeries
 from headrace.verify.records import VerifyRecord
 from headrace.verify.view import result_lines
 
@@ -258,6 +259,11 @@ class Supervisor:
             parts = ", ".join(runner.name for runner in runners)
             raise DefiniteError("the pipe has several sources, each with a log of its own", place=f"pipe {name}", hint=f"name one of {parts}")
         return self._logs.page(runners[0].name, query)
+
+    def table_rates(self, name: str) -> TableSeries:
+        parts = [runner.table_rates.series() for runner in self._find_runners(name)]
+        changes = {table: points for part in parts for table, points in part.changes.items()}
+        return replace(parts[0], end=max(part.end for part in parts), changes=changes)
 
     # -- implementation
 

@@ -3,6 +3,7 @@
 
 import { busy, el, icon, Keyed, setAttr, setIcon, setProp, setText, setVar } from "./dom.js";
 import * as show from "./format.js";
+import { TableCharts } from "./table_charts.js";
 
 const VERDICTS = new Map([
   ["equal", { icon: "equal", tone: "good" }],
@@ -22,6 +23,7 @@ const ORDERS = {
   target: { key: (table) => table.target, first: 1 },
   rows: { key: (table) => table.rows ?? table.copied ?? -1, first: -1 },
   changes: { key: (table) => table.changes, first: -1 },
+  rate: { key: (table) => table.rate, first: -1 },
   last: { key: (table) => table.last_change, first: -1 },
   verify: { key: (table) => (WEIGHT.get(table.verify?.verdict) ?? 0) * 1e12 + (table.verify?.differences ?? 0), first: -1 },
 };
@@ -41,6 +43,7 @@ export class Tables {
     this.now = 0;
     this.sorted = 0;
     this.rows = new Keyed(this.body, (item) => this.#row(item), (node, item) => this.#update(node, item));
+    this.charts = new TableCharts();
     this.onChoose = () => {};
     this.onQuery = () => {};
     this.filter.addEventListener("input", () => this.#show(true));
@@ -57,6 +60,7 @@ export class Tables {
       this.filter.value = "";
     }
     Object.assign(this, { pipe, now });
+    this.charts.update(pipe.name, now);
     this.#show(other);
   }
 
@@ -130,9 +134,12 @@ export class Tables {
     query.addEventListener("click", () => this.onQuery(row.table));
     const rows = el("span");
     const bar = el("span", { class: "bar", hidden: true }, el("i"));
+    const charts = this.charts.line();
+    const rate = el("span", { class: "num" });
     const verdict = el("span", { class: "verdict" }, icon("unknown"), el("span"));
     const cells = {
       changes: cell("num", "changes"),
+      rate: cell("rate", "changes/s", charts.node, rate),
       last: cell("num last", "last change"),
     };
     const row = el(
@@ -143,10 +150,11 @@ export class Tables {
       cell("target faint", "target", target, query),
       cell("num rows", "rows", rows, bar),
       cells.changes,
+      cells.rate,
       cells.last,
       cell("verify", "verify", verdict),
     );
-    return Object.assign(row, { parts: { check, name, target, query, rows, bar, verdict, ...cells } });
+    return Object.assign(row, { parts: { check, name, target, query, rows, bar, verdict, charts, now: rate, ...cells } });
   }
 
   #update(row, table) {
@@ -160,7 +168,10 @@ export class Tables {
     setProp(parts.query, "hidden", !table.target);
     setAttr(parts.query, "aria-label", `Query ${table.target}`);
     const copying = !table.complete && table.copied !== null;
-    setText(parts.rows, copying ? `${show.short(table.copied)} of ≈${show.short(table.estimate)}` : show.count(table.rows));
+    const speed = copying && table.snapshot_rate >= 1 ? `, ${show.short(Math.round(table.snapshot_rate))}/s` : "";
+    setText(parts.rows, copying ? `${show.short(table.copied)} of ≈${show.short(table.estimate)}${speed}` : show.count(table.rows));
+    setText(parts.now, table.rate > 0 ? show.rate(table.rate) : "–");
+    this.charts.draw(parts.charts, table.name);
     setProp(parts.bar, "hidden", !copying);
     if (copying) setVar(parts.bar, "--part", String(Math.min(1, table.copied / Math.max(1, table.estimate ?? 0, table.copied))));
     setText(parts.changes, show.count(table.changes));
