@@ -39,6 +39,9 @@ HOSTILE = 'shop.<b>"quoted\\"</b>\n'
 """A table whose name contains markup and line breaks."""
 COPY_S = 90.0
 POISON = "binlog.000042:1337"
+MADE_UP_TABLES = [["shop", "orders", "ReplacingMergeTree"], ["shop", "<b>odd</b>`", "MergeTree"], ["archive", "years", "MergeTree"]]
+"""What the sink has: database, name, engine."""
+MADE_UP_COLUMNS = [["id", "UInt64", ""], ["a`b\\", "String", "a comment"]]
 _WAVE_S, _VERIFY_S = 17.0, 3.0
 
 
@@ -146,6 +149,10 @@ class FakeControl:
             self._find(name)
         if not sql.strip().lower().startswith(("select", "show", "with", "describe")):
             raise DefiniteError("only queries that read are allowed here", place=sql.strip()[:80], hint="use clickhouse-client to write")
+        if "system.tables" in sql:
+            return ["database", "name", "engine"], MADE_UP_TABLES
+        if "system.columns" in sql:
+            return ["name", "type", "comment"], MADE_UP_COLUMNS
         return ["id", "item", "big"], [[1, "tea", 2**63], [2, "<script>alert(1)</script>", -1], [3, None, 0]]
 
     def alerts(self) -> AlertsStatus:
