@@ -56,7 +56,7 @@ def test_tables_and_columns_are_put_into_the_query(look: Open, control: FakeCont
     page.get_by_label("SQL, read-only").evaluate("box => box.setSelectionRange(7, 7)")
     names.nth(2).click()
     expect(page.get_by_label("SQL, read-only")).to_have_value("SELECT `a\\`b\\\\` FROM `shop`.`<b>odd</b>\\``")
-    page.get_by_label("Filter tables of the sink").fill("year")
+    page.get_by_label("Find a table of the sink").fill("year")
     expect(schema.locator(".schema-table")).to_have_count(1)
     page.get_by_role("button", name="Tables", exact=True).click()
     expect(schema).to_be_hidden()
@@ -125,7 +125,7 @@ def test_charts_of_results(look: Open, pages: Pages) -> None:
 def test_snapshot_rates_and_charts_of_tables(look: Open) -> None:
     page = look("#/pipes/crm")
     rows = page.locator("#tables-body tr", has_text="crm.contacts")
-    expect(rows.locator("[data-label='rows']")).to_have_text(re.compile(r"^[\d.]+ ?[kM]? of ≈1\.20 M, 13\.3 k/s$"))
+    expect(rows.locator("[data-label='rows']")).to_have_text(re.compile(r"^[\d.,]+ ?[kM]? of ≈1\.20 M, 13\.3 k/s$"))
     expect(rows.locator(".table-chart .line")).to_have_attribute("d", re.compile(r"^M.{1000,}"))
     page.evaluate("location.hash = '#/pipes/shop'")
     expect(page.locator("#tables-body tr", has_text="shop.orders").locator(".rate .num")).to_have_text(re.compile(r"^\d+$"))

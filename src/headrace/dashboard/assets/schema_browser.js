@@ -25,7 +25,7 @@ export function columnsQuery(database, table) {
 export class SchemaBrowser {
   constructor(onChoose) {
     Object.assign(this, { onChoose, pipe: null, shown: null, tables: [] });
-    this.filter = el("input", { type: "search", placeholder: "Filter tables of the sink", autocomplete: "off", spellcheck: false, attrs: { "aria-label": "Filter tables of the sink" } });
+    this.filter = el("input", { type: "search", placeholder: "Find a table", autocomplete: "off", spellcheck: false, attrs: { "aria-label": "Find a table of the sink" } });
     this.says = el("span", { class: "says", attrs: { role: "status" } });
     this.tree = el("div", { class: "schema-tree" });
     this.again = el("button", { class: "quiet", type: "button", text: "Read again", on: { click: () => this.#load() } });
