@@ -236,7 +236,13 @@ class FakeControl:
 
     def _table(self, pipe: _Pipe, table: TableStatus, changes: int, now: float) -> TableStatus:
         share = changes // max(1, len(pipe.made.tables))
-        table = replace(table, changes=share, last_change=now - 0.4 if share else 0.0, rate=self._rate(pipe, now) / max(1, len(pipe.made.tables)), rows=(table.rows or 0) + share // 2)
+        table = replace(
+            table,
+            changes=share,
+            last_change=now - 0.4 if share else 0.0,
+            rate=self._rate(pipe, now) / max(1, len(pipe.made.tables)),
+            rows=(table.rows or 0) + share // 2,
+        )
         if table.estimate is not None:
             part = min(1.0, (now - pipe.made.since) / COPY_S)
             table = replace(table, copied=int(table.estimate * part), complete=part >= 1.0)

@@ -49,7 +49,7 @@ def test_tables_and_columns_are_put_into_the_query(look: Open, control: FakeCont
     expect(names).to_have_text([re.compile("the whole name"), "idUInt64", "a`b\\String"])
     keep(page, "made-up-schema-browser")
     # Names go to the database as digits, so that no name can end the query.
-    assert control.asked[-1][2].count(f"unhex('{'<b>odd</b>`'.encode().hex()}')") == 1
+    assert control.asked[-1][2].count(f"unhex('{b'<b>odd</b>`'.hex()}')") == 1
     page.get_by_label("SQL, read-only").fill("SELECT  FROM ")
     names.first.click()
     expect(page.get_by_label("SQL, read-only")).to_have_value("SELECT  FROM `shop`.`<b>odd</b>\\``")

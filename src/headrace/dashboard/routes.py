@@ -91,7 +91,17 @@ def post(control: Control, path: str, body: bytes) -> Response:
         case ["query"]:
             body_json = _document(body)
             return _respond(lambda: _query(control, body_json), HTTPStatus.BAD_REQUEST)
-        case ["status"] | ["alerts"] | ["stream"] | ["events"] | ["history"] | ["log"] | ["table_rates"] | ["pipes", _] | ["pipes", _, "history"]:
+        case (
+            ["status"]
+            | ["alerts"]
+            | ["stream"]
+            | ["events"]
+            | ["history"]
+            | ["log"]
+            | ["table_rates"]
+            | ["pipes", _]
+            | ["pipes", _, "history"]
+        ):
             raise _wrong_method("GET", path)
     raise _not_found(path)
 

@@ -257,7 +257,9 @@ class Supervisor:
         runners = self._find_runners(name)
         if len(runners) > 1:
             parts = ", ".join(runner.name for runner in runners)
-            raise DefiniteError("the pipe has several sources, each with a log of its own", place=f"pipe {name}", hint=f"name one of {parts}")
+            raise DefiniteError(
+                "the pipe has several sources, each with a log of its own", place=f"pipe {name}", hint=f"name one of {parts}"
+            )
         return self._logs.page(runners[0].name, query)
 
     def table_rates(self, name: str) -> TableSeries:

@@ -1,8 +1,8 @@
 """The log lines of each pipe of a process, as JSON in files of its state directory.
 
-The lines of a pipe are one long text. It is stored in segments, each named by the offset of its first byte, so an offset stays valid when an
-old segment is removed. Invariant: pipes never wait for a file. They put lines into a bounded queue, and a thread writes them; lines that do
-not fit are counted, and the log says how many are missing. A pipe has at most `SEGMENTS` segments of `SEGMENT_BYTES`.
+The lines of a pipe are one long text. It is stored in segments, each named by the offset of its first byte, so an offset stays valid when
+an old segment is removed. Invariant: pipes never wait for a file. They put lines into a bounded queue, and a thread writes them; lines that
+do not fit are counted, and the log says how many are missing. A pipe has at most `SEGMENTS` segments of `SEGMENT_BYTES`.
 """
 
 from __future__ import annotations
