@@ -28,7 +28,7 @@ export class Query {
       this.charted = !this.charted;
       this.#draw();
     });
-    const tables = toggleButton("Tables", this.schema.node, () => this.schema.draw(this.pipe));
+    const tables = toggleButton("Tables", this.schema.node, () => this.schema.draw(this.pipe, true));
     const past = toggleButton("History", this.history.node, () => this.history.draw());
     this.result.before(el("div", { class: "query-switches" }, tables, past, this.chartSwitch), this.schema.node, this.history.node, this.chart.node);
     this.run.addEventListener("click", () => this.ask());
@@ -49,7 +49,7 @@ export class Query {
     if (this.pipe) this.texts.set(this.pipe.name, this.box.value);
     this.pipe = pipe;
     this.box.value = this.texts.get(pipe.name) ?? this.#first(pipe);
-    this.schema.draw(pipe);
+    this.schema.draw(pipe, false);
     this.#draw();
   }
 

@@ -4,6 +4,7 @@
 import { post, Refused } from "./actions.js";
 import { el, setProp, setText } from "./dom.js";
 import { quoted, quotedName } from "./sql_names.js";
+import * as token from "./token.js";
 
 const MAX_TABLES = 1000;
 const HIDDEN = "'system', 'information_schema', 'INFORMATION_SCHEMA'";
@@ -34,11 +35,16 @@ export class SchemaBrowser {
     this.filter.addEventListener("input", () => this.#draw());
   }
 
-  /** Draw the tables of a pipe's sink if the list is open. */
-  draw(pipe) {
+  /** Draw the tables of a pipe's sink if the list is open. `opened`: the user opened it, so the page may ask for the token. */
+  draw(pipe, opened) {
     this.pipe = pipe;
     if (this.node.hidden || this.shown === pipe.name) return;
-    this.#load();
+    if (opened || token.token()) this.#load();
+    else {
+      Object.assign(this, { shown: null, tables: [] });
+      this.#draw();
+      setText(this.says, "");
+    }
   }
 
   async #load() {
