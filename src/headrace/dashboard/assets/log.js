@@ -13,7 +13,7 @@ const TONES = { critical: "bad", error: "bad", warning: "warn", info: "off", deb
 
 export class PipeLog {
   constructor(place) {
-    Object.assign(this, { pipe: null, lines: [], before: null, newest: null, due: 0, asked: 0, following: true, now: 0 });
+    Object.assign(this, { pipe: null, lines: [], before: null, newest: null, due: 0, asked: 0, following: true, end: 0, now: 0 });
     this.says = el("span", { class: "says", attrs: { role: "status" } });
     this.level = el("select", { attrs: { "aria-label": "Log: level" } }, ...LEVELS.map(([value, text]) => el("option", { value, text })));
     this.search = el("input", { type: "search", placeholder: "Search the whole log", autocomplete: "off", spellcheck: false, attrs: { "aria-label": "Search the log" } });
@@ -30,10 +30,7 @@ export class PipeLog {
       clearTimeout(this.typed);
       this.typed = setTimeout(() => this.#restart(), TYPED_MS);
     });
-    this.scroll.addEventListener("scroll", () => {
-      // A user who scrolls up is reading: new lines must not move the text.
-      if (this.following && this.scroll.scrollTop + this.scroll.clientHeight < this.scroll.scrollHeight - 60) this.#setFollow(false);
-    });
+    this.scroll.addEventListener("scroll", () => this.#noticeReader());
     this.#setFollow(true);
   }
 
@@ -60,6 +57,12 @@ export class PipeLog {
 
   #toEnd() {
     this.scroll.scrollTop = this.scroll.scrollHeight;
+    this.end = this.scroll.scrollTop;
+  }
+
+  /** A user who scrolls up is reading: new lines must not move the text. */
+  #noticeReader() {
+    if (this.following && this.scroll.scrollTop < this.end - 5) this.#setFollow(false);
   }
 
   async #ask(before) {
@@ -80,6 +83,8 @@ export class PipeLog {
   }
 
   #add(page, before) {
+    // The event of the last scroll may still be on its way.
+    this.#noticeReader();
     const height = this.scroll.scrollHeight;
     if (before !== null) {
       this.lines = [...page.lines, ...this.lines];
