@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,24 @@ def test_a_syntax_error_is_the_servers_own(sink: str, sql: str, message: str) ->
 def test_a_valid_statement_that_writes_is_named_so(sink: str, sql: str) -> None:
     with pytest.raises(DefiniteError, match="only queries that read are allowed here"):
         run_readonly_query(sink, sql)
+
+
+def browser_queries(database: str, table: str) -> list[str]:
+    """The queries of the dashboard's list of tables: of all tables, and of the columns of one."""
+    source = (files("headrace.dashboard") / "assets/schema_browser.js").read_text(encoding="utf-8")
+    hidden = re.search(r'HIDDEN = "(.*)";', source)
+    assert hidden is not None
+    names = {f"literal({name})": f"unhex('{text.encode().hex()}')" for name, text in (("database", database), ("table", table))}
+    values = {"HIDDEN": hidden[1], "MAX_TABLES": "1000", **names}
+    return [re.sub(r"\$\{(.*?)\}", lambda found: values[found[1]], sql) for sql in re.findall(r"`(SELECT .*?)`;", source)]
+
+
+def test_the_list_of_tables_and_columns(sink: str) -> None:
+    tables, columns = browser_queries("system", "one")
+    names, rows = run_readonly_query(sink, tables)
+    assert names == ["database", "name", "engine"]
+    assert "system" not in {row[0] for row in rows}
+    assert run_readonly_query(sink, columns) == (["name", "type", "comment"], [["dummy", "UInt8", ""]])
+    # An embedded server refuses the word `file`, and quotes with escapes; names of tables may have them.
+    for table in ("file", "'`\"\\", ""):
+        assert run_readonly_query(sink, browser_queries("default", table)[1])[1] == []
