@@ -32,6 +32,7 @@ _POLL_S = 0.02
 _REPEATED_S = 0.2
 """A terminal, a supervisor or a child between fork and exec may deliver one request several times: within this time it counts once."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_TERMINAL = "/dev/tty"
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
@@ -43,6 +44,8 @@ class _Shutdown:
         """The first signal received; 0 before."""
         self.stop: Callable[[], None] | None = None
         self.grace_s = GRACE_S
+        self.reload: Callable[[], object] | None = None
+        self.has_terminal = False
         self.unfinished = 0
         """How many batches are being written."""
         self.last_finished = 0.0
@@ -75,6 +78,26 @@ def stop_on_signal(stop: Callable[[], None], *, grace_s: float = GRACE_S) -> Non
     """Call `stop` on the first signal instead of exiting at once; it must not block. The command has `grace_s` to end, plus its batch."""
     _shutdown.grace_s = grace_s
     _shutdown.stop = stop
+
+
+def reload_on_signal(reload: Callable[[], object]) -> None:
+    """Call `reload` in a thread of its own on each SIGHUP. Call it in the main thread.
+
+    A SIGHUP because the terminal was closed ends the command, as SIGTERM does; under nohup, the signal stays ignored.
+    """
+    _shutdown.has_terminal = _has_terminal()
+    _shutdown.reload = reload
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        # The thread that reads the wakeup file acts on it.
+        signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open(_TERMINAL, os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def is_requested() -> bool:
@@ -208,6 +231,10 @@ def _next_signal(timeout_s: float | None) -> int:
         number = os.read(_shutdown.reader, 1)[0]
         if number in _SIGNALS:
             return number
+        if number == signal.SIGHUP and not _shutdown.number and _shutdown.reload is not None:
+            if _shutdown.has_terminal and not _has_terminal():
+                return signal.SIGHUP
+            threading.Thread(target=_shutdown.reload, name="headrace-reload", daemon=True).start()
         if timeout_s is not None:
             return 0
     return 0

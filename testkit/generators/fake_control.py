@@ -22,6 +22,7 @@ from headrace.service.status import (
     MetricSample,
     PipeStage,
     PipeStatus,
+    ReloadResult,
     SchemaChangeStatus,
     ServiceStatus,
     TableStatus,
@@ -154,6 +155,10 @@ class FakeControl:
         if "system.columns" in sql:
             return ["name", "type", "comment"], MADE_UP_COLUMNS
         return ["id", "item", "big"], [[1, "tea", 2**63], [2, "<script>alert(1)</script>", -1], [3, None, 0]]
+
+    def reload(self) -> ReloadResult:
+        self._asked("reload")
+        return ReloadResult(started=("fresh",), unchanged=("shop",), needs_restart=("[headrace] master",))
 
     def alerts(self) -> AlertsStatus:
         failed = f"events: failed: the value of column {HOSTILE} is no date"

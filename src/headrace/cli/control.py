@@ -1,4 +1,6 @@
-"""Commands for a running process: `status`, `pause`, `resume`, `stop`, `skip`, `dashboard`, and `resync` and `verify` of its pipes."""
+"""Commands for a running process: `status`, `pause`, `resume`, `stop`, `skip`, `reload`, `dashboard`, and `resync` and `verify` of its
+pipes.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +54,10 @@ def add(subcommands: Subcommands) -> None:
     command.add_argument("--place", default="", metavar="PLACE", help="the event, as the error names it (the one the pipe halts at)")
     command.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     _add_process_selection(command, file=True)
+
+    command = add_command(subcommands, reload, "reload", "let a running process read its file again, and apply what has changed")
+    _add_file(command)
+    _add_process_selection(command)
 
     command = add_command(subcommands, dashboard, "dashboard", "print the link to a running process's dashboard")
     _add_file(command)
@@ -252,6 +258,14 @@ def dashboard(arguments: argparse.Namespace) -> int:
     HttpControl(contact).status()
     # Browsers do not send the fragment to a server.
     print_line(f"{contact.url}/#token={contact.token}" if contact.token else f"{contact.url}/")
+    return OK
+
+
+def reload(arguments: argparse.Namespace) -> int:
+    """Reload the pipe file of a process and print what has changed."""
+    result = connect_to_process(arguments).reload()
+    for line in result.lines():
+        print_line(f"headrace: {line}")
     return OK
 
 

@@ -52,7 +52,7 @@ _PASSWORDS: Final = ("HEADRACE_SOURCE_PASSWORD", "HEADRACE_SINK_PASSWORD", "HEAD
 _PROCESS: Final = ("HEADRACE_TOKEN",)
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "pipes of a file": ("run", "init", "config", "convert", "status", "pause", "resume", "stop", "skip", "dashboard"),
+    "pipes of a file": ("run", "init", "config", "convert", "status", "pause", "resume", "stop", "skip", "reload", "dashboard"),
     "one pipe by itself": ("replicate", "resync", "release"),
     "making sure": ("check", "verify", "ddl", "retry", "alerts"),
     "looking": ("tail", "sql", "settings"),
@@ -158,6 +158,13 @@ PAGES: Final[Mapping[str, ManualPage]] = {
             ("headrace skip shop", "shows the event, and asks for confirmation"),
             ("headrace skip shop --place binlog.000042:1337 --yes", "for scripts: only if the pipe halts at just this event"),
         ),
+        variables=_PROCESS,
+    ),
+    "reload": ManualPage(
+        "New pipes start, removed pipes stop (their state stays), and changed pipes restart with the new settings after the batch under "
+        "way. All other pipes run on. If the file has mistakes, all of them are printed, and nothing changes. SIGHUP to the process does "
+        f"the same, with the outcome in its log.\n\n{_FIND}",
+        (("headrace reload", "apply the changes of ./headrace.toml"), ("kill -HUP PID", "the same, by a signal")),
         variables=_PROCESS,
     ),
     "dashboard": ManualPage(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from contextlib import ExitStack
@@ -11,13 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from headrace.cli.flags import FAILED, OK, Subcommands, add_command, add_spark, parse_spark_settings
-from headrace.errors import DefiniteError
-from headrace.shutdown import stop_on_signal
+from headrace.errors import DefiniteError, HeadraceError
+from headrace.shutdown import reload_on_signal, stop_on_signal
 from headrace.terminal_text import escape_text, print_line
 
 if TYPE_CHECKING:
     from headrace.config.configuration import Configuration
     from headrace.service.supervisor import Supervisor
+
+log = logging.getLogger("headrace")
 
 
 def add(subcommands: Subcommands) -> None:
@@ -40,7 +43,7 @@ def add(subcommands: Subcommands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run pipes until they are done or a signal stops them; return 2 if one failed and none is left."""
     from headrace.config.configuration import LogFormat
-    from headrace.config.load import load
+    from headrace.config.load import load, read_document, reload
     from headrace.kernels.compile import ensure_compiled
     from headrace.service.log_formats import JsonFormatter, configure_pipe_logging
     from headrace.service.running_process import hold_instance_lock, new_token, publish_endpoint
@@ -50,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     from headrace.dashboard.server import serve
     from headrace.service.supervisor import Supervisor
 
-    configuration = _apply_flags(load(Path(arguments.file), arguments.pipe), arguments)
+    file = Path(arguments.file)
+    configuration = _apply_flags(load(file, arguments.pipe), arguments)
     if not any(pipe.enabled for pipe in configuration.pipes):
         raise DefiniteError("no pipe is to run", place=configuration.file, hint="add one ([pipes.NAME]), or set enabled = true")
     # State, relay logs and sockets are for the owner only.
@@ -60,7 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
     configure_pipe_logging(JsonFormatter() if as_json else None)
     with ExitStack() as stack:
         stack.enter_context(hold_instance_lock(process.state))
-        supervisor = Supervisor(configuration)
+
+        def read_again() -> Configuration:
+            return _apply_flags(reload(read_document(file), arguments.pipe, process.state), arguments)
+
+        supervisor = Supervisor(configuration, read_again=read_again)
         if process.listen:
             # Before any pipe starts, so that an address in use is reported at once.
             token = new_token()
@@ -71,9 +79,18 @@ def run(arguments: argparse.Namespace) -> int:
             print_line(link, file=_message_stream(configuration))
         _print_pipes(configuration)
         stop_on_signal(supervisor.end)
+        reload_on_signal(lambda: _reload(supervisor))
         with supervisor:
             well = supervisor.wait()
     return _report_failures(supervisor, well, logged=as_json)
+
+
+def _reload(supervisor: Supervisor) -> None:
+    """Reload on a signal: the log has the outcome."""
+    try:
+        supervisor.reload()
+    except HeadraceError as error:
+        log.error("reload: nothing was changed: %s", error)
 
 
 def _apply_flags(configuration: Configuration, arguments: argparse.Namespace) -> Configuration:

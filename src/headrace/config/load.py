@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from headrace.config.alert_sections import read_alerts
 from headrace.config.configuration import Configuration, ConfiguredPipe, ProcessSettings
-from headrace.config.document import PIPES, SINKS, SOURCES, Document, Problems, parse_document
+from headrace.config.document import HEADRACE, PIPES, SINKS, SOURCES, Document, Problems, parse_document
 from headrace.config.importers.connectors import translate_connector
 from headrace.config.importers.flat_files import SUFFIXES
 from headrace.config.importers.mypipe import translate_mypipe
@@ -34,7 +34,7 @@ from headrace.config.sections import (
 )
 from headrace.config.target_names import apply_prefix, check_target_overlaps
 from headrace.errors import DefiniteError
-from headrace.pipes.factory import check_sections, selected
+from headrace.pipes.factory import check_here, check_sections, selected
 from headrace.pipes.source_registry import source_connector
 from headrace.pipes.spec import PipeSpec
 from headrace.pipes.state.stored_settings import stored_settings
@@ -50,6 +50,32 @@ DEFAULT_FILE: Final = Path("headrace.toml")
 def load(path: Path = DEFAULT_FILE, only: Sequence[str] = ()) -> Configuration:
     """Load the pipes of a file, or those named in `only`. Relative paths are relative to the file's directory."""
     return resolve(read_document(path), only)
+
+
+def reload(document: Document, only: Sequence[str], state: Path) -> Configuration:
+    """Resolve a document for a process that runs on a state directory, and check that its pipes can run on this machine.
+
+    The pipes keep their directories, whatever the file says now; `process.state` of the result is what the file says.
+    """
+    configuration = _check_runnable(document, only)
+    if configuration.process.state == state:
+        return configuration
+    section = {**document.content.get(HEADRACE, {}), "state": str(state.absolute())}
+    as_running = replace(document, content={**document.content, HEADRACE: section})
+    return replace(configuration, pipes=resolve(as_running, only).pipes)
+
+
+def _check_runnable(document: Document, only: Sequence[str]) -> Configuration:
+    """Resolve a document as a process would run it: at least one pipe is enabled, and each of these can run on this machine."""
+    problems = Problems()
+    configuration = resolve_valid(document, only, problems)
+    for spec in (spec for pipe in configuration.pipes if pipe.enabled for spec in pipe.specs):
+        with problems.collect():
+            check_here(spec)
+    problems.raise_any(document.file)
+    if not any(pipe.enabled for pipe in configuration.pipes):
+        raise DefiniteError("no pipe is to run", place=document.file, hint="add one ([pipes.NAME]), or set enabled = true")
+    return configuration
 
 
 def read_document(path: Path) -> Document:

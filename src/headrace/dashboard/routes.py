@@ -77,7 +77,7 @@ def get(control: Control, path: str) -> Response:
             return _respond(lambda: _samples(control, known), HTTPStatus.NOT_FOUND)
         case ["pipes", _, action] if action in _ACTIONS:
             raise _wrong_method("POST", path)
-        case ["query"]:
+        case ["query"] | ["reload"]:
             raise _wrong_method("POST", path)
     raise _not_found(path)
 
@@ -91,6 +91,9 @@ def post(control: Control, path: str, body: bytes) -> Response:
         case ["query"]:
             body_json = _document(body)
             return _respond(lambda: _query(control, body_json), HTTPStatus.BAD_REQUEST)
+        case ["reload"]:
+            _check_keys(_document(body))
+            return _respond(control.reload, HTTPStatus.CONFLICT)
         case (
             ["status"]
             | ["alerts"]

@@ -49,7 +49,8 @@ class AlertMonitor:
         state, rules = configuration.process.state, configuration.alerts
         self.dashboard = configuration.process.address
         """The address of the dashboard, for links."""
-        self._runners, self._directories = runners, _directories(state, runners)
+        self._state = state
+        self.set_runners(runners)
         self._store = AlertStore(state, rules, began) if rules else None
         self._delivery = AlertDelivery(self._store) if self._store is not None else None
         self._disk_due, self._reported = 0.0, ""
@@ -60,6 +61,11 @@ class AlertMonitor:
         if self._delivery is not None:
             self._delivery.__enter__()
             self._thread.start()
+
+    def set_runners(self, runners: Sequence[PipeRunner]) -> None:
+        """Observe these pipes from now on."""
+        self._directories = _directories(self._state, runners)
+        self._runners = runners
 
     def status(self) -> AlertsStatus:
         return AlertsStatus() if self._store is None else self._store.status()

@@ -96,6 +96,7 @@ class PipeRunner:
         """Whether nothing is left to do; whether the current run was requested to stop."""
         self._forced_error: HeadraceError | None = None
         self._thread: threading.Thread | None = None
+        self._predecessor: PipeRunner | None = None
         self.dead_letters = self.unreadable = self.skipped = self.relay_bytes = 0
         """`unreadable`: records in `headrace.errors`; the collector counts those in a dead-letter topic."""
         self._verify_files: tuple[object, ...] = ()
@@ -107,10 +108,15 @@ class PipeRunner:
     def name(self) -> str:
         return self.spec.name
 
+    @property
+    def is_enabled(self) -> bool:
+        return self._enabled
+
     # -- control requests
 
-    def start(self) -> None:
-        """Start the thread, unless the pipe is disabled."""
+    def start(self, predecessor: PipeRunner | None = None) -> None:
+        """Start the thread, unless the pipe is disabled. The pipe runs when the predecessor, which has the same state, has ended."""
+        self._predecessor = predecessor
         if self._enabled:
             self._thread = threading.Thread(target=self._run_loop, name=f"headrace-{self.name}", daemon=True)
             self._thread.start()
@@ -142,6 +148,8 @@ class PipeRunner:
     def join(self, timeout_s: float | None = None) -> None:
         if self._thread is not None:
             self._thread.join(timeout_s)
+        elif self._predecessor is not None:
+            self._predecessor.join(timeout_s)
 
     def end_run(self, error: HeadraceError) -> None:
         """Stop the current run and treat it as failed with this error."""
@@ -249,6 +257,9 @@ class PipeRunner:
     # -- the thread
 
     def _run_loop(self) -> None:
+        if self._predecessor is not None:
+            self._predecessor.join()
+            self._predecessor = None
         # Log lines between runs belong to this pipe, too.
         with use_wait_state(WaitState(pipe=self.name)):
             while self._wait_until_runnable():
@@ -358,7 +369,7 @@ class PipeRunner:
             raise DefiniteError(
                 f"the pipe {self.name} is disabled",
                 place=f"pipe {self.name}",
-                hint="set enabled = true in the file, and start headrace run again",
+                hint="set enabled = true in the file, and run headrace reload",
             )
 
 

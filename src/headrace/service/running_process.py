@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.service.status import MetricSample, PipeStatus, ServiceStatus
+from headrace.service.status import MetricSample, PipeStatus, ReloadResult, ServiceStatus
 
 if TYPE_CHECKING:
     from headrace.alerts.status import AlertsStatus
@@ -219,6 +219,9 @@ class HttpControl:
     def query(self, name: str, sql: str) -> tuple[list[str], list[list[Any]]]:
         answer = self._post("/api/query", {"pipe": name, "sql": sql})
         return answer["columns"], answer["rows"]
+
+    def reload(self) -> ReloadResult:
+        return ReloadResult.from_json(self._post("/api/reload", {}))
 
     def alerts(self) -> AlertsStatus:
         from headrace.alerts.status import AlertsStatus

@@ -214,6 +214,29 @@ class ServiceStatus(StatusRecord):
     pipes: tuple[PipeStatus, ...] = field(default=())
 
 
+@dataclass(frozen=True, slots=True)
+class ReloadResult(StatusRecord):
+    """What a reload of the pipe file changed: names of pipes (`NAME/SOURCE` where a pipe has several sources)."""
+
+    started: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
+    restarted: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    needs_restart: tuple[str, ...] = ()
+    """Settings that have changed in the file, and that only a restart of the process applies, such as `[headrace] master`."""
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the result for people, one line for each kind of change."""
+        named = {
+            "started": self.started,
+            "stopped, their state stays": self.stopped,
+            "restarted with the new settings": self.restarted,
+            "need a restart of headrace run": self.needs_restart,
+        }
+        found = tuple(f"{what}: {', '.join(names)}" for what, names in named.items() if names)
+        return found or ("nothing has changed",)
+
+
 class Control(Protocol):
     """Thread-safe. An operation that is not possible, or an unknown pipe, raises `DefiniteError` with a remedy."""
 
@@ -245,6 +268,9 @@ class Control(Protocol):
 
     def query(self, name: str, sql: str) -> tuple[list[str], list[list[Any]]]:
         """Run a read-only query on the pipe's sink, limited in time and rows; return column names and rows."""
+
+    def reload(self) -> ReloadResult:
+        """Read the pipe file again and apply it. An invalid file changes nothing: the error names each mistake."""
 
     def alerts(self) -> AlertsStatus:
         """Return the rules, what was reported and lasts, and the last deliveries."""

@@ -96,6 +96,7 @@ class StatusCollector(ProgressView):
         self._state, self._rate, self._copied, self._lines = _State(), Rate(), Rate(), LogView(_LINE_EVERY_S)
         self._recorded: Mapping[str, VerifyResult] = {}
         self._milestones: deque[PipeEvent] = deque(maxlen=_MAX_MILESTONES)
+        self._has_past_changes = False
         self.lag = Lag()
 
     # -- called by the pipe
@@ -204,8 +205,11 @@ class StatusCollector(ProgressView):
             self._state.copy, self._state.following = None, False
 
     def add_past_schema_changes(self, changes: Sequence[SchemaChangeStatus]) -> None:
-        """Append schema changes from before this process, newest first."""
+        """Append schema changes from before this process, newest first; later calls change nothing."""
         with self._lock:
+            if self._has_past_changes:
+                return
+            self._has_past_changes = True
             self._state.schema_changes.extend(changes[: _MAX_SCHEMA_CHANGES - len(self._state.schema_changes)])
 
     def rows(self, rows: Mapping[str, int]) -> None:

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,7 +38,8 @@ from headrace.service.pipe_logs import PipeLogs
 from headrace.service.pipe_runner import DisplayNames, PipeOpener, PipeRunner
 from headrace.service.probes import Probe, ProbeScheduler, create_probes
 from headrace.service.readonly_query import run_readonly_query
-from headrace.service.status import MetricSample, PipeStatus, ServiceStatus, VerifyResult
+from headrace.service.reload_plan import ReloadPlan, apply_settings, changed_settings, plan_reload
+from headrace.service.status import MetricSample, PipeStatus, ReloadResult, ServiceStatus, VerifyResult
 from headrace.service.status_collector import merge_history, merge_status
 from headrace.service.telemetry_recorder import TelemetryRecorder
 from headrace.service.verify_jobs import check_resyncable, check_verifiable, verify_pipe
@@ -102,20 +103,25 @@ _SAMPLE_S, _LOOK_S, _USAGE_S, _POLL_S = 1.0, 2.0, 10.0, 0.2
 class Supervisor:
     """Runs a configuration. Thread-safe; use it as a context manager."""
 
-    def __init__(self, configuration: Configuration, *, build: PipeOpener | None = None, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        build: PipeOpener | None = None,
+        runtime: Runtime | None = None,
+        read_again: Callable[[], Configuration] | None = None,
+    ) -> None:
+        """`read_again` returns what the pipe file says now, for a reload; None: there is no file."""
         self.configuration = configuration
         self._embedded_servers = EmbeddedServers()
         self._own_spark = None if runtime is not None else _shared_spark(configuration)
-        chosen_runtime = SparkRuntime(self._own_spark) if runtime is None else runtime
-        process = configuration.process
-        self.runners: dict[str, PipeRunner] = {}
-        for pipe in configuration.pipes:
-            for spec in pipe.specs:
-                shown = DisplayNames(pipe.name, shown_source(spec.source), redact_sink(spec.sink))
-                spec_here = replace(spec, settings=replace(spec.settings, master=process.master, spark_log=process.spark_log))
-                self.runners[spec.name] = PipeRunner(
-                    spec_here, shown, chosen_runtime, build or self._open_pipe, enabled=pipe.enabled, retry_s=process.retry_seconds
-                )
+        self._runtime: Runtime = SparkRuntime(self._own_spark) if runtime is None else runtime
+        self._spark_needs = _spark_requirements(_enabled_specs(configuration))
+        self._build, self._read_again = build or self._open_pipe, read_again
+        self.runners: Mapping[str, PipeRunner] = self._create_runners(configuration)
+        self._reload_lock = threading.Lock()
+        self._ending: dict[str, PipeRunner] = {}
+        """By name: the last runner that a reload has ended. The next one with its state waits for it."""
         self._started = time.time()
         self.alert_monitor = AlertMonitor(configuration, list(self.runners.values()), self._started)
         self._telemetry = TelemetryRecorder(configuration.process.state, list(self.runners.values()), self._started)
@@ -126,9 +132,8 @@ class Supervisor:
         self._verifying: dict[str, WaitState] = {}
         self._verify_lock = threading.Lock()
         self._verify_pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="headrace-verify")
-        self._probes = ProbeScheduler(
-            [*create_probes(list(self.runners.values()), self._embedded_servers), *self._merge_probes()] if runtime is None else []
-        )
+        self._probes = self._create_probes()
+        self._retired_probes: list[threading.Thread] = []
         self._sampler = threading.Thread(target=self._sample_loop, name="headrace-samples", daemon=True)
 
     # -- life cycle
@@ -160,13 +165,16 @@ class Supervisor:
         """Stop all pipes in order, then their shared resources."""
         if self._ended.is_set():
             return
+        with self._reload_lock:
+            # No reload starts a pipe from now on.
+            self._end_requested = True
         # A pipe that has just failed is reported, while the others end.
         self.alert_monitor.observe()
         for runner in self.runners.values():
             runner.end()
         for waits in list(self._verifying.values()):
             waits.ending = True
-        for runner in self.runners.values():
+        for runner in (*self.runners.values(), *self._ending.values()):
             runner.join()
         self._verify_pool.shutdown(wait=True, cancel_futures=True)
         self._ended.set()
@@ -175,6 +183,8 @@ class Supervisor:
         self._telemetry.close()
         self.alert_monitor.close()
         self._probes.close()
+        for thread in self._retired_probes:
+            thread.join()
         if self._own_spark is not None:
             self._own_spark.close()
         self._embedded_servers.close()
@@ -244,6 +254,19 @@ class Supervisor:
         self._embedded_servers.ensure(spec.sink)
         return run_readonly_query(spec.sink, sql)
 
+    def reload(self) -> ReloadResult:
+        with self._reload_lock:
+            if self._read_again is None or self._end_requested:
+                reason = "the process ends" if self._end_requested else "this process has no pipe file"
+                raise DefiniteError(f"nothing is reloaded: {reason}", place=self.configuration.file, hint="start headrace run again")
+            wanted = self._read_again()
+            self._check_spark(wanted)
+            after = apply_settings(self.configuration, wanted)
+            plan = plan_reload(self.runners, self._create_runners(after), changed_settings(self.configuration, wanted))
+            self.configuration = after
+            self._apply(plan)
+        return plan.result
+
     def alerts(self) -> AlertsStatus:
         return self.alert_monitor.status()
 
@@ -268,6 +291,54 @@ class Supervisor:
         return replace(parts[0], end=max(part.end for part in parts), changes=changes)
 
     # -- implementation
+
+    def _create_runners(self, configuration: Configuration) -> dict[str, PipeRunner]:
+        """Return a runner for each source of each pipe; none is started."""
+        process, found = configuration.process, {}
+        for pipe in configuration.pipes:
+            for spec in pipe.specs:
+                shown = DisplayNames(pipe.name, shown_source(spec.source), redact_sink(spec.sink))
+                settings = replace(spec.settings, master=process.master, spark=process.spark, spark_log=process.spark_log)
+                found[spec.name] = PipeRunner(
+                    replace(spec, settings=settings), shown, self._runtime, self._build, enabled=pipe.enabled, retry_s=process.retry_seconds
+                )
+        return found
+
+    def _create_probes(self) -> ProbeScheduler:
+        if self._own_spark is None:
+            return ProbeScheduler([])
+        return ProbeScheduler([*create_probes(list(self.runners.values()), self._embedded_servers), *self._merge_probes()])
+
+    def _check_spark(self, wanted: Configuration) -> None:
+        """Raise `DefiniteError` if a pipe needs a setting that the running Spark was started without."""
+        if self._own_spark is not None and _spark_requirements(_enabled_specs(wanted)) not in ({}, self._spark_needs):
+            raise DefiniteError(
+                "a new pipe reads Kafka, and the running Spark was started without the connector for it",
+                place=wanted.file,
+                hint="start headrace run again: nothing was changed",
+            )
+
+    def _apply(self, plan: ReloadPlan) -> None:
+        """Replace the runners. A changed pipe starts when its old runner has finished its batch; the caller does not wait."""
+        for runner in plan.ended:
+            runner.end()
+            self._ending[runner.name] = runner
+            comparison = self._verifying.get(runner.name)
+            if comparison is not None:
+                comparison.ending = True
+        self.runners = plan.runners
+        runners = list(plan.runners.values())
+        self._telemetry.set_runners(runners)
+        self.alert_monitor.set_runners(runners)
+        for runner in plan.started:
+            runner.start(self._ending.get(runner.name))
+        if plan.ended or plan.started:
+            retired, self._probes = self._probes, self._create_probes()
+            # A probe that waits for its server must not delay the reload.
+            self._retired_probes.append(threading.Thread(target=retired.close, name="headrace-retired-probes"))
+            self._retired_probes[-1].start()
+        for line in plan.result.lines():
+            log.info("reload: %s", line)
 
     def _merge_probes(self) -> list[Probe]:
         """Return the probes that maintain `Merge` tables over several sources."""
@@ -353,7 +424,7 @@ class UnknownPipe(DefiniteError):
 
 
 def _shared_spark(configuration: Configuration) -> SharedSessionProvider:
-    specs = [spec for pipe in configuration.pipes if pipe.enabled for spec in pipe.specs]
+    specs = _enabled_specs(configuration)
     needs = _spark_requirements(specs)
     preload = [module for spec in specs for module in workers_import(spec)]
     process = configuration.process
@@ -361,6 +432,10 @@ def _shared_spark(configuration: Configuration) -> SharedSessionProvider:
     # The user's jars are added to those that the pipes need.
     own = {name: f"{needs[name]},{value}" if name in needs else value for name, value in process.spark.items()}
     return SharedSessionProvider(process.master, directory, spark_log=process.spark_log, preload=preload, more={**needs, **own})
+
+
+def _enabled_specs(configuration: Configuration) -> list[PipeSpec]:
+    return [spec for pipe in configuration.pipes if pipe.enabled for spec in pipe.specs]
 
 
 def _spark_requirements(specs: Sequence[PipeSpec]) -> dict[str, str]:

@@ -33,12 +33,14 @@ class TelemetryRecorder:
     """Records the events and measurements of the pipes. Thread-safe."""
 
     def __init__(self, state: Path, runners: Sequence[PipeRunner], began: float) -> None:
-        self._runners, self._log = runners, EventLog(state)
-        self._detectors = {runner.name: EventDetector(runner.name, self._log.events([runner.name]), began) for runner in runners}
+        self._state, self._began, self._log = state, began, EventLog(state)
+        self._detectors: dict[str, EventDetector] = {}
+        self._metrics: dict[str, PipeMetrics] = {}
+        self._reported_until: dict[str, float] = {}
         prune(state, began)
-        self._metrics = {runner.name: PipeMetrics(state, runner.name) for runner in runners}
+        self._runners: Sequence[PipeRunner] = ()
+        self.set_runners(runners)
         self._store_due = 0.0
-        self._reported_until = dict.fromkeys(self._detectors, 0.0)
         self._latest: dict[str, PipeStatus] = {}
         self._started: set[str] = set()
         self._reported = ""
@@ -47,6 +49,14 @@ class TelemetryRecorder:
 
     def start(self) -> None:
         self._thread.start()
+
+    def set_runners(self, runners: Sequence[PipeRunner]) -> None:
+        """Observe these pipes from now on. What was recorded of other pipes stays."""
+        for name in [runner.name for runner in runners if runner.name not in self._detectors]:
+            self._metrics[name] = PipeMetrics(self._state, name)
+            self._reported_until[name] = 0.0
+            self._detectors[name] = EventDetector(name, self._log.events([name]), self._began)
+        self._runners = runners
 
     def observe(self, runner: PipeRunner, status: PipeStatus) -> None:
         """Take the newest status of a pipe."""
@@ -81,7 +91,7 @@ class TelemetryRecorder:
                 self._store()
 
     def _store(self) -> None:
-        for metrics in self._metrics.values():
+        for metrics in list(self._metrics.values()):
             metrics.store()
 
     def _record(self) -> None:
