@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,6 @@ from headrace.terminal_text import print_line
 
 if TYPE_CHECKING:
     from headrace.config.configuration import Configuration
-    from headrace.pipes.spec import PipeSpec
-    from headrace.sources.preflight import Finding
 
 _FILE = "headrace.toml"
 
@@ -117,6 +114,7 @@ def write_new_file(path: Path, text: str) -> None:
 def _check_servers(configuration: Configuration) -> int:
     """Check every server of the enabled pipes; print warnings and errors; return the number of errors. No server is changed or started."""
     from headrace.config.addresses import redact
+    from headrace.pipes.commands.sink_check import check_sink
     from headrace.pipes.source_registry import source_connector
     from headrace.sources.preflight import Level, failure
 
@@ -143,23 +141,3 @@ def _check_servers(configuration: Configuration) -> int:
                     errors += finding.level is Level.ERROR
     print_line(f"servers: {errors} errors")
     return errors
-
-
-def check_sink(part: PipeSpec) -> Sequence[Finding]:
-    """Ask the sink's server whether it can be reached. No server is changed or started."""
-    from headrace.sinks.registry import sink_connector
-    from headrace.sources.preflight import ok
-
-    connector = sink_connector(part.sink)
-    if connector.probe is not None:
-        return (ok("version", connector.probe(part.sink)),)
-    if connector.is_embedded:
-        return (ok("directory", connector.redact(part.sink), "the pipe starts an embedded ClickHouse there"),)
-    if connector.is_topics:
-        from headrace.kafka.address import parse_kafka_url
-        from headrace.pipes.debezium.kafka_cluster import query_topics
-
-        # No topic has such a name: the request only checks that the cluster answers.
-        query_topics(parse_kafka_url(part.sink), "(?!)")
-        return (ok("answer", "yes"),)
-    return ()

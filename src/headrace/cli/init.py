@@ -149,7 +149,7 @@ def _check_source(pipe: NewPipe, file: Path, questions: Questions | None) -> boo
 
 
 def _check_sink(pipe: NewPipe, file: Path, questions: Questions | None) -> bool:
-    from headrace.cli.config import check_sink
+    from headrace.pipes.commands.sink_check import check_sink
 
     return _check("sink", pipe.sink, lambda: check_sink(_spec(pipe, file)), questions)
 

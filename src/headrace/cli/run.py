@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     # Compile once, before several pipes start at the same time, and before an import loads a part of the kernels.
     ensure_compiled()
     from headrace.dashboard.server import serve
+    from headrace.editor import Editor
     from headrace.service.supervisor import Supervisor
 
     file = Path(arguments.file)
@@ -72,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         if process.listen:
             # Before any pipe starts, so that an address in use is reported at once.
             token = new_token()
-            server = stack.enter_context(serve(supervisor, process.listen, token, hosts=process.hosts))
+            editor = Editor(file, process.state, arguments.pipe, lambda: supervisor.configuration.process.edit, supervisor.reload)
+            server = stack.enter_context(serve(supervisor, process.listen, token, hosts=process.hosts, editor=editor))
             stack.enter_context(publish_endpoint(process.state, server.url, token))
             supervisor.alert_monitor.dashboard = process.address or server.url
             link = f"headrace: dashboard at {server.url} (headrace dashboard prints a link that may also pause, resume and query)"

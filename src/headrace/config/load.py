@@ -60,9 +60,13 @@ def reload(document: Document, only: Sequence[str], state: Path) -> Configuratio
     configuration = _check_runnable(document, only)
     if configuration.process.state == state:
         return configuration
+    return replace(configuration, pipes=resolve(with_state(document, state), only).pipes)
+
+
+def with_state(document: Document, state: Path) -> Document:
+    """Return the document with another state directory."""
     section = {**document.content.get(HEADRACE, {}), "state": str(state.absolute())}
-    as_running = replace(document, content={**document.content, HEADRACE: section})
-    return replace(configuration, pipes=resolve(as_running, only).pipes)
+    return replace(document, content={**document.content, HEADRACE: section})
 
 
 def _check_runnable(document: Document, only: Sequence[str]) -> Configuration:

@@ -22,9 +22,10 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from headrace.dashboard import metrics, routes, telemetry_routes
+from headrace.dashboard import editor_routes, metrics, routes, telemetry_routes
 from headrace.dashboard.auth import RequestAuth
 from headrace.dashboard.routes import Response, error_response
+from headrace.editor import Editor
 from headrace.http.request import MAX_LENGTH_DIGITS, BadRequest, Body, HttpError, Request, RequestStream
 from headrace.http.response import ResponseWriter
 from headrace.service.status import Control
@@ -156,6 +157,8 @@ class DashboardHandler:
     auth: RequestAuth
     events: EventStream
     assets: Callable[[], Mapping[str, Asset]]
+    editor: Editor | None = None
+    """Edits the pipe file of the process, if it has one."""
     liveness_paths: frozenset[str] = frozenset({"/health"})
 
     def receive(self, request: Request, stream: RequestStream) -> None:
@@ -197,7 +200,11 @@ class DashboardHandler:
         if request.method == "POST":
             self.auth.check_origin(headers)
             self.auth.check_token(headers)
-            _send(routes.post(self.control, path, request.content), response)
+            edits = path.startswith(f"{editor_routes.PREFIX}/")
+            _send(
+                (editor_routes.post(self.editor, path, request.content) if edits else routes.post(self.control, path, request.content)),
+                response,
+            )
             return
         if request.method not in ("GET", "HEAD"):
             message = f"{request.method} is not known here"
@@ -210,6 +217,8 @@ class DashboardHandler:
     def _get(self, path: str, request: Request, headers: Mapping[str, str]) -> Response:
         if path in telemetry_routes.ROUTES:
             return telemetry_routes.get(self.control, path, request.query)
+        if path == editor_routes.PREFIX or path.startswith(f"{editor_routes.PREFIX}/"):
+            return editor_routes.get(self.editor, path)
         if path.startswith(routes.PREFIX):
             return routes.get(self.control, path)
         if path == "/metrics":

@@ -86,13 +86,13 @@ def post(control: Control, path: str, body: bytes) -> Response:
     """Respond to a POST request: an action on a pipe, or a query."""
     match _parts(path):
         case ["pipes", name, action] if action in _ACTIONS:
-            body_json, known = _document(body), check_pipe(control, name)
+            body_json, known = parse_document(body), check_pipe(control, name)
             return _respond(lambda: _act(control, action, known, body_json), HTTPStatus.CONFLICT)
         case ["query"]:
-            body_json = _document(body)
+            body_json = parse_document(body)
             return _respond(lambda: _query(control, body_json), HTTPStatus.BAD_REQUEST)
         case ["reload"]:
-            _check_keys(_document(body))
+            _check_keys(parse_document(body))
             return _respond(control.reload, HTTPStatus.CONFLICT)
         case (
             ["status"]
@@ -137,7 +137,8 @@ def check_pipe(control: Control, name: str) -> str:
     return name
 
 
-def _document(body: bytes) -> dict[str, Any]:
+def parse_document(body: bytes) -> dict[str, Any]:
+    """Parse the body of a request: a JSON object, or nothing."""
     try:
         body_json = orjson.loads(body) if body.strip() else {}
     except orjson.JSONDecodeError as error:

@@ -10,6 +10,7 @@ from typing import Final, Self
 
 from headrace.dashboard.auth import Address, RequestAuth, check_exposure, parse_listen
 from headrace.dashboard.handler import Asset, DashboardHandler, EventStream, load_assets
+from headrace.editor import Editor
 from headrace.errors import DefiniteError
 from headrace.http.request import HeadLimits
 from headrace.http.server import HttpLimits, HttpServer, StopEvent, listen
@@ -29,18 +30,26 @@ _LIMITS: Final = HttpLimits(
 
 
 def serve(
-    control: Control, listen: str, token: str, *, hosts: Sequence[str] = (), assets: Callable[[], Mapping[str, Asset]] | None = None
+    control: Control,
+    listen: str,
+    token: str,
+    *,
+    hosts: Sequence[str] = (),
+    assets: Callable[[], Mapping[str, Asset]] | None = None,
+    editor: Editor | None = None,
 ) -> Server:
     """Start a server on `HOST:PORT` (port 0: any free port).
 
-    POSTs need `token`. `hosts` are further host names of the server; without any, only this machine may connect.
+    POSTs need `token`. `editor` edits the pipe file.
+
+    `hosts` are further host names of the server; without any, only this machine may connect.
     """
     address = parse_listen(listen)
     check_exposure(address, hosts)
     if assets is None:
         loaded = load_assets()
         assets = lambda: loaded  # noqa: E731
-    return Server(address, DashboardHandler(control, RequestAuth(address, token, hosts), EventStream(control), assets))
+    return Server(address, DashboardHandler(control, RequestAuth(address, token, hosts), EventStream(control), assets, editor))
 
 
 class Server:

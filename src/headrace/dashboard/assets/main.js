@@ -3,6 +3,7 @@
 import { Alerts } from "./alerts.js";
 import { Detail, announcement } from "./detail.js";
 import { setAttr, setProp, setText } from "./dom.js";
+import { Editor, isEditable } from "./editor.js";
 import * as show from "./format.js";
 import { listen } from "./keys.js";
 import { PipeLog } from "./log.js";
@@ -22,6 +23,7 @@ const detail = new Detail();
 const recent = new Timeline(by("recent-events"), { title: "Recent events", limit: 40, filtered: false });
 const events = new Timeline(by("pipe-events"), { title: "Events", limit: 500, filtered: true });
 const log = new PipeLog(by("pipe-log"));
+const editor = new Editor(by("editor"));
 const stream = new Stream(onStatus, onLine);
 
 let status = null;
@@ -60,9 +62,14 @@ function onLine(state) {
 
 /** Draw only the visible view; a hidden page only sets its title. */
 function draw() {
-  if (!status) return;
+  if (!status) return undefined;
   drawTitle();
-  if (document.hidden) return;
+  if (document.hidden) return undefined;
+  if (editor.show(location.hash)) {
+    document.body.dataset.view = "editor";
+    setProp(by("welcome"), "hidden", true);
+    return drawProcess();
+  }
   const name = selected();
   const pipe = status.pipes.find((one) => one.name === name) ?? null;
   const lost = name !== null && !pipe;
@@ -78,7 +85,8 @@ function draw() {
   if (pipe) events.update(pipe.name, now);
   else recent.update("", now);
   alerts.update(now);
-  drawProcess();
+  if (pipe) setAttr(by("do-edit"), "href", `#/edit/${encodeURIComponent(pipe.group)}`);
+  return drawProcess();
 }
 
 function drawTitle() {
@@ -212,4 +220,5 @@ window.addEventListener("hashchange", () => {
 document.addEventListener("visibilitychange", draw);
 
 token.takeFromAddress();
+isEditable().then((editable) => ["new-pipe", "do-edit"].forEach((id) => setProp(by(id), "hidden", !editable)));
 stream.start();

@@ -1,0 +1,97 @@
+// Parts of the edit page: fields with labels, findings of checks, errors, a diff, a grid. Data is set as text, never as markup.
+
+import { el } from "./dom.js";
+
+let fields = 0;
+
+/** A field with its label above it. Returns `{ row, input }`. */
+export function field(label, input, hint = "") {
+  fields += 1;
+  input.id ||= `edit-field-${fields}`;
+  const row = el("div", { class: "edit-field" }, el("label", { htmlFor: input.id, text: label }), input);
+  if (hint) {
+    const note = el("p", { class: "faint", id: `${input.id}-hint`, text: hint });
+    input.setAttribute("aria-describedby", note.id);
+    row.append(note);
+  }
+  return { row, input };
+}
+
+export function textInput(value = "", props = {}) {
+  return el("input", { type: "text", value, autocomplete: "off", spellcheck: false, ...props });
+}
+
+export function checkbox(label, checked, change, text = label) {
+  const input = el("input", { type: "checkbox", checked, attrs: { "aria-label": label }, on: { change: () => change(input.checked) } });
+  return el("label", { class: "edit-check" }, input, el("span", { text }));
+}
+
+export function select(options, chosen) {
+  const made = el("select");
+  for (const [value, text] of options) made.append(el("option", { value, text, selected: value === chosen }));
+  return made;
+}
+
+/** A panel with a heading and tools at its right. */
+export function panel(title, ...tools) {
+  fields += 1;
+  const head = el("h2", { id: `edit-head-${fields}`, text: title });
+  const body = el("div", { class: "edit-body" });
+  const node = el("section", { class: "panel", attrs: { "aria-labelledby": head.id } }, el("header", {}, head, ...tools), body);
+  return { node, body, head };
+}
+
+export function button(text, click, kind = "") {
+  const made = el("button", { type: "button", class: kind, text });
+  made.addEventListener("click", () => click(made));
+  return made;
+}
+
+export function trouble(error) {
+  const box = el("div", { class: "query-error", attrs: { role: "alert" } }, el("pre", { text: error.message }));
+  if (error.place) box.append(el("p", { class: "mono faint", text: error.place }));
+  if (error.remedy) box.append(el("p", { class: "remedy", text: error.remedy }));
+  return box;
+}
+
+const TONES = { ok: "good", warning: "warn", error: "bad" };
+
+/** The findings of a check: those that are not ok come with their meaning and repair. */
+export function findings(title, found) {
+  const list = el("ul", { class: "edit-findings" });
+  for (const one of found) {
+    const item = el(
+      "li",
+      { class: TONES[one.level] ?? "off" },
+      el("span", { class: "badge", text: one.level }),
+      el("b", { text: one.name }),
+      el("span", { class: "mono", text: one.value }),
+    );
+    if (one.meaning) item.append(el("p", { text: one.meaning }));
+    if (one.repair) item.append(el("p", { class: "remedy" }, el("span", { class: "faint", text: "repair: " }), el("code", { text: one.repair })));
+    list.append(item);
+  }
+  const bad = found.filter((one) => one.level === "error").length;
+  const says = !found.length ? "nothing to check" : bad ? `${bad} of ${found.length} checks failed` : `${found.length} checks passed`;
+  return el("div", { class: "edit-side" }, el("h3", {}, `${title}: `, el("span", { class: bad ? "bad-text" : "good-text", text: says })), list);
+}
+
+export function diff(text) {
+  const shown = el("pre", { class: "edit-diff", tabIndex: 0, attrs: { role: "region", "aria-label": "Change of the file" } });
+  for (const line of text.split("\n")) {
+    const kind = line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : "";
+    shown.append(el("span", { class: kind, text: `${line}\n` }));
+  }
+  return shown;
+}
+
+export function grid({ columns, rows }) {
+  const head = el("tr", {}, ...columns.map((name) => el("th", { text: name, attrs: { scope: "col" } })));
+  const cell = (value) => {
+    const text = value === null ? "NULL" : typeof value === "object" ? JSON.stringify(value) : String(value);
+    return el("td", { class: value === null ? "null" : typeof value === "number" ? "num" : "", text });
+  };
+  const body = el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map(cell))));
+  const table = el("table", { class: "grid-table" }, el("thead", {}, head), body);
+  return el("div", { class: "scroll result", tabIndex: 0, attrs: { role: "region", "aria-label": "First rows" } }, table);
+}

@@ -1,0 +1,155 @@
+"""Addresses of sources and sinks in drafts: shown without secrets, and joined with the stored password of the same account.
+
+Invariant: no stored password reaches the browser, and none is sent to another account than the one that the file stores it for. An address
+of another host, port or user gets no password from the file, nor the one of an environment variable (`HEADRACE_SOURCE_PASSWORD`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from headrace.argument_secrets import secret_variables, strip_secrets
+from headrace.config.addresses import add_password, check_sink, check_source, redact, source_kind
+from headrace.config.document import SOURCES, Document, dotted_key, is_secret_name, references_in
+from headrace.config.key_catalog import CLASS
+from headrace.config.show import MASK
+from headrace.editor.draft import EndpointDraft, check_no_references
+from headrace.errors import DefiniteError
+from headrace.settings.settings_file import PRODUCER
+from headrace.settings.toml_text import Keys
+from headrace.sinks.registry import sink_connector
+
+_REFERENCE: Final = r"\$\{[^}]*\}"
+_INLINE_PASSWORD: Final = re.compile(rf"(?P<before>[a-z]+://(?:{_REFERENCE}|[^:@/?#])*):(?P<password>(?:{_REFERENCE}|[^@/?#])*)@")
+_WITH_EMPTY_PASSWORD: Final = ("mysql://", "mariadb://", "clickhouse://", "clickhouses://")
+"""Addresses in which an empty password keeps that of the environment away."""
+_PASSWORD_KEYS: Final = ("password", "password_file")
+
+
+def shown_address(document: Document, path: Keys, raw: Any) -> str:
+    """Return the address of a section for the browser."""
+    if not isinstance(raw, str):
+        return ""
+    try:
+        return redact(document.resolve((*path, "url"), raw), MASK)
+    except DefiniteError:
+        # A variable that is not set, for example.
+        return mask_address(raw)
+
+
+def mask_address(raw: str) -> str:
+    """Return the text of an address in a file, with its references and without passwords."""
+    found = _INLINE_PASSWORD.match(raw)
+    if found is not None and not re.fullmatch(_REFERENCE, found["password"]):
+        raw = f"{found['before']}:{MASK}@{raw[found.end() :]}"
+    place, _, query = raw.partition("?")
+    parts = [part for part in query.split("&") if part]
+    shown = [f"{name}={MASK}" if is_secret_name(name := part.partition("=")[0]) else part for part in parts]
+    return f"{place}?{'&'.join(shown)}" if shown else place
+
+
+def endpoint_changes(document: Document, kind: str, draft: EndpointDraft) -> list[tuple[Keys, Any]]:
+    """Return the changes of the file that a draft of a source or sink means."""
+    path = (kind, draft.name)
+    stored = document.content.get(kind, {}).get(draft.name)
+    if stored is None:
+        return _changed(path, _new_address(kind, draft), draft.password, {})
+    raw = stored.get("url", "")
+    if draft.url in ("", shown_address(document, path, raw)):
+        if not draft.password:
+            return []
+        return _changed(path, _without_password(raw), draft.password, stored)
+    if CLASS in stored:
+        raise DefiniteError("a class cannot be replaced here", place=dotted_key(path), hint="change the file by hand")
+    if not draft.password and _is_same_account(document, path, raw, draft.url):
+        # The password stays where it is.
+        inline, plain = _INLINE_PASSWORD.match(raw), _without_mask(draft.url)
+        check_no_references(plain, f"{dotted_key(path)}.url")
+        _check_address(kind, plain)
+        if inline is None:
+            return [((*path, "url"), plain)]
+        scheme, _, rest = plain.partition("://")
+        user, _, host = rest.partition("@")
+        return [((*path, "url"), f"{scheme}://{user}:{inline['password']}@{host}")]
+    return _changed(path, _new_address(kind, draft), draft.password, stored)
+
+
+def _changed(path: Keys, url: str, password: str, stored: dict[str, Any]) -> list[tuple[Keys, Any]]:
+    removed = [((*path, key), None) for key in _PASSWORD_KEYS if key in stored and not (password and key == "password")]
+    # In a file, `${` would be a reference.
+    added = [((*path, "password"), password.replace("${", "$${"))] if password else []
+    return [((*path, "url"), url), *removed, *added]
+
+
+def _new_address(kind: str, draft: EndpointDraft) -> str:
+    """Return the address of an account that the file does not have."""
+    place = f"[{kind}.{draft.name}] url"
+    check_no_references(draft.url, place)
+    url, secrets = strip_secrets(draft.url)
+    if MASK in secrets.values():
+        raise DefiniteError(
+            "the stored password belongs to another account: it is not sent to this one", place=place, hint="enter the password again"
+        )
+    if secrets:
+        raise DefiniteError("the address contains a password", place=place, hint="enter the password in its own field")
+    _check_address(kind, url)
+    if draft.password:
+        # Report here that an address has no account, before the file is written.
+        add_password(url, draft.password, place)
+    elif url.startswith(_WITH_EMPTY_PASSWORD):
+        return add_password(url, "", place)
+    if not url.startswith(_WITH_EMPTY_PASSWORD):
+        variable = next((name for name in secret_variables(url) if os.environ.get(name)), "")
+        if variable:
+            raise DefiniteError(
+                f"this process has a secret in {variable}, which would be sent to this address",
+                place=place,
+                hint="write the section into the file by hand, then choose it by its name",
+            )
+    return url
+
+
+def _check_address(kind: str, url: str) -> None:
+    if kind == SOURCES:
+        check_source(url, source_kind(url, f"[{kind}]"))
+        return
+    if sink_connector(url).section == PRODUCER:
+        raise DefiniteError("a class cannot be chosen here", place=f"[{kind}]", hint="write the sink into the file by hand")
+    check_sink(url)
+
+
+def _is_same_account(document: Document, path: Keys, raw: str, url: str) -> bool:
+    """Whether both addresses mean the same user of the same server; only of servers whose address says so completely."""
+    try:
+        stored = _account(redact(document.resolve((*path, "url"), raw), MASK))
+        return stored is not None and stored == _account(_without_mask(url))
+    except DefiniteError:
+        return False
+
+
+def _account(url: str) -> tuple[str, ...] | None:
+    if not url.startswith(_WITH_EMPTY_PASSWORD):
+        return None
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2].lower()
+        return (parts.scheme, host, parts.username or "", *parse_qs(parts.query).get("socket", ()))
+    except ValueError:
+        return None
+
+
+def _without_mask(url: str) -> str:
+    return url.replace(f":{MASK}@", "@", 1)
+
+
+def _without_password(raw: str) -> str:
+    found = _INLINE_PASSWORD.match(raw)
+    return raw if found is None else f"{found['before']}@{raw[found.end() :]}"
+
+
+def is_only_references(text: str) -> bool:
+    """Whether a text consists of references only: it shows where a secret is, not the secret."""
+    return bool(references_in(text)) and not re.sub(_REFERENCE, "", text)
