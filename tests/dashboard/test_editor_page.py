@@ -1,0 +1,201 @@
+"""The pages that create and edit pipes, in Chromium, against a real MariaDB.
+
+The first test has no process of pipes; the second runs `headrace run` with the embedded ClickHouse.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from headrace.dashboard.server import serve
+from headrace.demo.private_server import PrivateServer
+from headrace.editor import Editor
+from headrace.service.running_process import CONTROL_FILE, HttpControl, read_endpoint
+from headrace.service.status import PipeStage, ReloadResult
+from testkit.generators.fake_control import TOKEN, FakeControl
+from testkit.pipelines.pipeline import Run
+from testkit.servers.accounts import Account, create_replica_account
+from testkit.servers.browser import Pages, keep, overflow
+from testkit.servers.servers import execute
+
+FILE = """\
+# Pipes of the shop.
+[headrace]
+state = "state"
+listen = "127.0.0.1:0"
+edit = true
+
+[sources.shop]
+url = "{url}"   # the primary
+
+[sinks.warehouse]
+url = "chdb:warehouse"
+
+[pipes.orders]
+source = "shop"
+sink = "warehouse"
+include = ["orders"]
+"""
+HOSTILE = "<b>x</b>"
+WIDE, NARROW = 1440, 390
+
+
+@dataclass(frozen=True)
+class Shop:
+    account: Account
+    database: str
+    file: Path
+
+
+@pytest.fixture
+def shop(mariadb_server: PrivateServer, tmp_path: Path) -> Shop:
+    own = os.urandom(3).hex()
+    database = f"edit_{own}"
+    account = create_replica_account(mariadb_server, f"edit_{own}")
+    execute(
+        mariadb_server,
+        f"CREATE DATABASE {database}",
+        f"CREATE TABLE {database}.orders (id INT PRIMARY KEY)",
+        f"CREATE TABLE {database}.customers (id INT PRIMARY KEY, name VARCHAR(40), email VARCHAR(80), phone VARCHAR(20))",
+        f"CREATE TABLE {database}.`{HOSTILE}` (id INT PRIMARY KEY, `{HOSTILE}` VARCHAR(40))",
+        f"INSERT INTO {database}.customers VALUES (1, 'Ada', 'ada@lovelace.example', '123'), (2, '{HOSTILE}', 'b@b.example', NULL)",
+        f"INSERT INTO {database}.orders VALUES (1), (2), (3)",
+    )
+    file = tmp_path / "headrace.toml"
+    file.write_text(FILE.format(url=account.url(database)))
+    return Shop(account, database, file)
+
+
+@pytest.fixture
+def open_page(browser: Browser, shop: Shop) -> Iterator[Callable[..., Page]]:
+    pages = Pages(browser)
+    editor = Editor(shop.file, shop.file.parent / "state", (), lambda: True, lambda: ReloadResult(started=("customers",)))
+    with serve(FakeControl(), "127.0.0.1:0", TOKEN, editor=editor) as server:
+
+        def opened(inside: str, **how: object) -> Page:
+            page = pages.open(f"{server.url}/#token={TOKEN}", **how)  # type: ignore[arg-type]
+            page.wait_for_selector("#line[data-line=live]")
+            page.evaluate("inside => { location.hash = inside }", inside)
+            return page
+
+        yield opened
+        pages.leave()
+    pages.close()
+
+
+def _enter(page: Page, name: str) -> None:
+    page.get_by_label("Name of the pipe").fill(name)
+    page.get_by_label("Source section").select_option("shop")
+    page.get_by_label("Sink section").select_option("warehouse")
+
+
+def test_a_new_pipe_from_its_checks_to_the_file(open_page: Callable[..., Page], shop: Shop) -> None:
+    page = open_page("#/new", width=WIDE, height=900, scheme="light")
+    expect(page.get_by_role("heading", name="New pipe")).to_be_visible()
+    _enter(page, "customers")
+    assert shop.account.password not in page.content()
+    page.get_by_role("button", name="Check source and sink").click()
+    expect(page.get_by_text("Source: ")).to_contain_text("checks passed")
+    expect(page.get_by_text("Sink: ")).to_contain_text("1 checks passed")
+
+    page.get_by_role("button", name="List tables").click()
+    tree = page.locator(".edit-tree")
+    page.get_by_label("Filter tables of the source").fill(shop.database)
+    expect(tree.locator("li")).to_have_count(3)
+    page.get_by_label(f"All tables of {shop.database}").uncheck()
+    page.get_by_label(f"{shop.database}.customers", exact=True).check()
+    expect(page.get_by_label("Tables to replicate")).to_have_value(f"{shop.database}.customers")
+    expect(page.get_by_text(re.compile("^1 of "))).to_be_visible()
+    keep(page, "editor-1-tables", whole=True)
+
+    page.get_by_role("button", name=f"Columns of {shop.database}.customers").click()
+    page.get_by_label("Mask of email").fill("email")
+    page.get_by_label("Replicate phone").uncheck()
+    page.get_by_role("button", name=f"Preview {shop.database}.customers").click()
+    expect(page.locator(".edit-ddl").first).to_contain_text("CREATE TABLE IF NOT EXISTS")
+    expect(page.locator(".edit-ddl").first).not_to_contain_text("phone")
+    expect(page.locator(".grid-table th")).to_have_text(["id", "name", "email"])
+    cells = page.locator(".grid-table td").all_text_contents()
+    assert HOSTILE in cells
+    assert "ada@lovelace.example" not in cells
+
+    expect(page.get_by_role("button", name="Save and reload")).to_be_disabled()
+    before = shop.file.read_text()
+    page.get_by_role("button", name="Show the change").click()
+    expect(page.get_by_label("Change of the file")).to_contain_text("+[pipes.customers]")
+    assert shop.file.read_text() == before
+    keep(page, "editor-2-change", whole=True)
+    page.get_by_role("button", name="Save and reload").click()
+    expect(page.locator(".toast")).to_contain_text("customers: saved. Started: customers.")
+    assert shop.file.read_text().startswith(before)
+    assert "[pipes.customers" in shop.file.read_text()
+    assert shop.account.password not in page.content()
+
+
+def test_a_pipe_is_edited_and_deleted_by_keyboard(open_page: Callable[..., Page], shop: Shop) -> None:
+    shop.file.write_text(shop.file.read_text() + '\n[pipes.people]\nsource = "shop"\nsink = "warehouse"\ninclude = ["customers"]\n')
+    page = open_page("#/edit/people", width=NARROW, height=844, scheme="dark")
+    expect(page.get_by_role("heading", name="Edit people")).to_be_visible()
+    assert overflow(page) <= 0
+    page.get_by_label("Tables to leave out").focus()
+    page.keyboard.type("*_old")
+    page.get_by_role("button", name="Show the change").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Change of the file")).to_contain_text('+exclude = ["*_old"]')
+    keep(page, "editor-3-narrow-dark", whole=True)
+    page.get_by_role("button", name="Delete the pipe …").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Delete", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".toast")).to_contain_text("people: deleted.")
+    assert "[pipes.people]" not in shop.file.read_text()
+
+
+def test_wrong_input_has_its_remedy(browser: Browser, shop: Shop) -> None:
+    pages = Pages(browser)
+    pages.expected += ["409"]
+    editor = Editor(shop.file, shop.file.parent / "state", (), lambda: True, ReloadResult)
+    with serve(FakeControl(), "127.0.0.1:0", TOKEN, editor=editor) as server:
+        page = pages.open(f"{server.url}/#token={TOKEN}")
+        page.wait_for_selector("#line[data-line=live]")
+        page.evaluate("() => { location.hash = '#/edit/orders' }")
+        page.get_by_label("Address").first.fill("mysql://root:***@127.0.0.1:1/shop")
+        page.get_by_role("button", name="Check source and sink").click()
+        expect(page.get_by_role("alert").filter(has_text="another account")).to_contain_text("enter the password again")
+        pages.leave()
+    pages.close()
+
+
+@pytest.mark.slow(because="test_a_new_pipe_from_its_checks_to_the_file has the page; test_reloads_of_a_process has a live process")
+@pytest.mark.timeout(900)
+def test_a_pipe_made_in_the_browser_runs(browser: Browser, shop: Shop, tmp_path: Path) -> None:
+    pages = Pages(browser)
+    run = Run(["run", str(shop.file)], tmp_path / "log")
+    try:
+        run.until((tmp_path / "state" / CONTROL_FILE).exists)
+        contact = read_endpoint(tmp_path / "state")
+        remote = HttpControl(contact)
+        run.until(lambda: remote.pipe("orders").stage is PipeStage.STREAMING)
+        page = pages.open(f"{contact.url}/#token={contact.token}")
+        page.wait_for_selector("#line[data-line=live]")
+        page.evaluate("() => { location.hash = '#/new' }")
+        _enter(page, "customers")
+        page.get_by_label("Tables to replicate").fill("customers")
+        page.get_by_role("button", name="Show the change").click()
+        page.get_by_role("button", name="Save and reload").click()
+        run.until(lambda: any(pipe.name == "customers" and pipe.stage is PipeStage.STREAMING for pipe in remote.status().pipes))
+        assert remote.query("customers", f"SELECT toUInt32(count()) FROM {shop.database}.customers FINAL")[1] == [[2]]
+        keep(page, "editor-4-live")
+        pages.leave()
+        run.terminate()
+    finally:
+        run.kill()
+    assert contact.token not in run.output
+    pages.close()
