@@ -169,7 +169,7 @@ PAGES: Final[Mapping[str, ManualPage]] = {
     ),
     "dashboard": ManualPage(
         f"The link contains the token after the #, which browsers do not send. Everyone with the token may pause, resume and "
-        f"query.\n\n{_FIND}",
+        f"query, and change pipes if `[headrace] edit = true`.\n\n{_FIND}",
         (("headrace dashboard", "print it"), ("xdg-open $(headrace dashboard)", "open it")),
         variables=_PROCESS,
     ),

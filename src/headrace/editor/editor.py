@@ -6,6 +6,7 @@ only if the whole file is valid with it, and only over the file that the person 
 
 from __future__ import annotations
 
+import stat
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -117,7 +118,7 @@ class Editor:
         file = read_pipe_file(self.path)
         text = self._text(file, draft)
         reload(file.document(text), self.only, self.state)
-        return self._described(file, text, draft.name)
+        return {**self._described(file, text, draft.name), "warnings": _warnings(file, draft)}
 
     def save(self, draft: PipeDraft, digest: str) -> dict[str, Any]:
         """Write the draft into the file, and reload."""
@@ -166,6 +167,12 @@ class Editor:
             changes += endpoint_changes(document, kind, endpoint)
         changes += _pipe_changes(document, draft)
         return edit_text(file.text, changes)
+
+
+def _warnings(file: PipeFile, draft: PipeDraft) -> list[str]:
+    if (draft.source.password or draft.sink.password) and file.path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        return [f"the password is written into the file, which other users can read: chmod 600 {file.path}"]
+    return []
 
 
 def _check_existing(document: Document, kind: str, endpoint: EndpointDraft) -> None:

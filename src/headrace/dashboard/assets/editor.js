@@ -185,7 +185,8 @@ export class Editor {
     await this.#ask(pressed, this.result.body, "plan", {}, (found) => {
       this.save.disabled = !found.changed;
       if (!found.changed) return [el("p", { class: "faint", text: "The draft changes nothing." })];
-      const hidden = found.diff ? [] : [el("p", { text: "Only a password changes." })];
+      const hidden = found.warnings.map((text) => el("p", { class: "bad-text", attrs: { role: "alert" }, text }));
+      if (!found.diff) hidden.push(el("p", { text: "Only a password changes." }));
       return [...hidden, el("h3", { text: "Change" }), diff(found.diff), el("h3", { text: "The pipe then" }), el("pre", { class: "edit-ddl", tabIndex: 0, text: found.toml })];
     });
   }
