@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.config.document import SINKS, SOURCES, parse_document
-from headrace.editor.accounts import endpoint_changes, shown_address
+from headrace.editor.accounts import endpoint_changes, mask_address, shown_address
 from headrace.editor.draft import EndpointDraft
 from headrace.editor.masked_text import describe_change, mask_text
 from headrace.errors import DefiniteError
@@ -56,6 +56,13 @@ def test_shown_addresses_and_texts_have_no_secrets() -> None:
     assert (
         shown_address(document, (SOURCES, "reference"), document.content["sources"]["reference"]["url"]) == "mysql://repl:***@db:3306/shop"
     )
+
+
+def test_unusual_passwords_are_masked_whole() -> None:
+    assert mask_address("mysql://u:ge@heim:7@h:3306/db?x=1") == "mysql://u:***@h:3306/db?x=1"
+    assert mask_address("mysql://${USER:-u}:${file:/run/p}@h/db") == "mysql://${USER:-u}:${file:/run/p}@h/db"
+    assert mask_address("mysql://u:${A}geheim@h/db") == "mysql://u:***@h/db"
+    assert mask_address("chdb:./w") == "chdb:./w"
 
 
 @pytest.mark.parametrize("name", ["inline", "reference", "key", "from_file", "environment"])

@@ -11,21 +11,27 @@ import re
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from headrace.argument_secrets import secret_variables, strip_secrets
 from headrace.config.addresses import add_password, check_sink, check_source, redact, source_kind
 from headrace.config.document import SOURCES, Document, dotted_key, is_secret_name, references_in
 from headrace.config.key_catalog import CLASS
 from headrace.config.show import MASK
+from headrace.cql.address import PASSWORD_VARIABLES as CQL_VARIABLES
 from headrace.editor.draft import EndpointDraft, check_no_references
 from headrace.errors import DefiniteError
+from headrace.kafka.address import PASSWORD_VARIABLE, SECRETS_VARIABLE, without_secrets
 from headrace.settings.settings_file import PRODUCER
 from headrace.settings.toml_text import Keys
 from headrace.sinks.registry import sink_connector
 
 _REFERENCE: Final = r"\$\{[^}]*\}"
-_INLINE_PASSWORD: Final = re.compile(rf"(?P<before>[a-z]+://(?:{_REFERENCE}|[^:@/?#])*):(?P<password>(?:{_REFERENCE}|[^@/?#])*)@")
+_INLINE_PASSWORD: Final = re.compile(rf"(?P<before>[a-z]+://(?:{_REFERENCE}|[^:@/?#])*):(?P<password>(?:{_REFERENCE}|[^/?#])*)@")
 _WITH_EMPTY_PASSWORD: Final = ("mysql://", "mariadb://", "clickhouse://", "clickhouses://")
 """Addresses in which an empty password keeps that of the environment away."""
+_VARIABLES: Final = {
+    "kafka": (PASSWORD_VARIABLE, SECRETS_VARIABLE),
+    **{scheme: (variable,) for scheme, variable in CQL_VARIABLES.items()},
+}
+"""Variables whose secrets are sent to servers of other addresses."""
 _PASSWORD_KEYS: Final = ("password", "password_file")
 
 
@@ -88,27 +94,27 @@ def _new_address(kind: str, draft: EndpointDraft) -> str:
     """Return the address of an account that the file does not have."""
     place = f"[{kind}.{draft.name}] url"
     check_no_references(draft.url, place)
-    url, secrets = strip_secrets(draft.url)
-    if MASK in secrets.values():
+    url = draft.url
+    inline = _INLINE_PASSWORD.match(url)
+    if inline is not None and inline["password"] == MASK:
         raise DefiniteError(
             "the stored password belongs to another account: it is not sent to this one", place=place, hint="enter the password again"
         )
-    if secrets:
-        raise DefiniteError("the address contains a password", place=place, hint="enter the password in its own field")
+    if (inline is not None and inline["password"]) or without_secrets(url)[1]:
+        raise DefiniteError("the address contains a secret", place=place, hint="enter a password in its own field; write others by hand")
     _check_address(kind, url)
     if draft.password:
         # Report here that an address has no account, before the file is written.
         add_password(url, draft.password, place)
     elif url.startswith(_WITH_EMPTY_PASSWORD):
-        return add_password(url, "", place)
-    if not url.startswith(_WITH_EMPTY_PASSWORD):
-        variable = next((name for name in secret_variables(url) if os.environ.get(name)), "")
-        if variable:
-            raise DefiniteError(
-                f"this process has a secret in {variable}, which would be sent to this address",
-                place=place,
-                hint="write the section into the file by hand, then choose it by its name",
-            )
+        return url if inline is not None else add_password(url, "", place)
+    variable = next((name for name in _VARIABLES.get(url.partition("://")[0], ()) if os.environ.get(name)), "")
+    if variable:
+        raise DefiniteError(
+            f"this process has a secret in {variable}, which would be sent to this address",
+            place=place,
+            hint="write the section into the file by hand, then choose it by its name",
+        )
     return url
 
 
