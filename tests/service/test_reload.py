@@ -14,17 +14,20 @@ import pytest
 
 from headrace import cli
 from headrace.config.configuration import Configuration
+from headrace.config.document import ErrorList
 from headrace.config.load import read_document, reload
+from headrace.dashboard.server import serve
 from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.spec import BuiltPipe, PipeSpec
 from headrace.runtime.interface import Runtime
-from headrace.service.running_process import CONTROL_FILE, HttpControl, read_endpoint
-from headrace.service.status import PipeStage
+from headrace.service.running_process import CONTROL_FILE, HttpControl, publish_endpoint, read_endpoint
+from headrace.service.status import PipeStage, ReloadResult
 from headrace.service.supervisor import Supervisor
 from headrace.spark.spark_runtime import SparkRuntime
+from testkit.generators.fake_control import TOKEN, FakeControl
 from testkit.machine.wait_condition import wait_until
 from testkit.pipelines.pipeline import Run
 from testkit.pipelines.scripted_pipes import PATIENCE_S, Scenario, ScriptedPipe, configuration, stage
@@ -205,6 +208,21 @@ def test_the_state_directory_of_a_process_stays(tmp_path: Path) -> None:
     file.write_text(text + "enabled = false\n")
     with pytest.raises(DefiniteError, match="no pipe is to run"):
         reload(read_document(file), (), tmp_path / "state")
+
+
+def test_the_command_prints_each_mistake_on_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Broken(FakeControl):
+        def reload(self) -> ReloadResult:
+            raise ErrorList("2 errors in headrace.toml\n- there is no setting 'a\x1b' (at line 3)\n- there is no setting 'b' (at line 9)")
+
+    for control, code in ((FakeControl(), 0), (Broken(), 2)):
+        with serve(control, "127.0.0.1:0", TOKEN) as server, publish_endpoint(tmp_path, server.url, TOKEN):
+            assert cli.main(["reload", "--state", str(tmp_path)]) == code
+    out, err = capsys.readouterr()
+    assert out.splitlines() == ["headrace: started: fresh", "headrace: need a restart of headrace run: [headrace] master"]
+    assert err.splitlines()[0] == "headrace: 2 errors in headrace.toml"
+    assert err.splitlines()[2] == "- there is no setting 'b' (at line 9)"
+    assert "\x1b" not in err
 
 
 def _source_processes(run: Run) -> set[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import tomllib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from headrace.alerts.rules import redact_receiver
 from headrace.config.document import ALERTS, is_secret_name
 from headrace.config.show import MASK
 from headrace.editor.accounts import is_only_references, mask_address
+from headrace.errors import DefiniteError
 from headrace.service.log_formats import mask_secrets
 from headrace.settings.toml_text import Keys
 
@@ -26,7 +28,9 @@ _COMMENT: Final = re.compile(r"#[^\n]*")
 def mask_text(text: str) -> str:
     document = tomlkit.parse(text)
     _mask_table(document, ())
-    return _COMMENT.sub(lambda found: mask_secrets(found[0]), tomlkit.dumps(document))
+    masked = _COMMENT.sub(lambda found: mask_secrets(found[0]), tomlkit.dumps(document))
+    _check_masked(tomllib.loads(masked), ())
+    return masked
 
 
 def describe_change(before: str, after: str, name: str) -> str:
@@ -45,6 +49,17 @@ def _mask_table(table: Any, path: Keys) -> None:
                 table[name] = masked
         elif is_secret_name(name) and not isinstance(value, bool):
             table[name] = MASK
+
+
+def _check_masked(table: Mapping[str, Any], path: Keys) -> None:
+    """Raise `DefiniteError` if a secret is left: better no text than one with a password."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            _check_masked(value, (*path, name))
+        elif isinstance(value, str) and _mask((*path, name), value) != value:
+            raise DefiniteError(
+                "the file cannot be shown without its secrets", place=".".join((*path, name)), hint="change the file by hand"
+            )
 
 
 def _mask(path: Keys, value: str) -> str:

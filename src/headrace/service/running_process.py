@@ -24,6 +24,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.service.status import MetricSample, PipeStatus, ReloadResult, ServiceStatus
+from headrace.terminal_text import escape_text
 
 if TYPE_CHECKING:
     from headrace.alerts.status import AlertsStatus
@@ -295,8 +296,14 @@ class HttpControl:
         if status == HTTPStatus.OK:
             return document
         problem = document.get("error", {}) if isinstance(document, dict) else {}
+        message = str(problem.get("message", f"HTTP {status}"))
+        if "\n" in message:
+            # All mistakes of a file, one a line.
+            from headrace.config.document import ErrorList
+
+            raise ErrorList("\n".join(map(escape_text, message.split("\n"))))
         kind = TransientError if status == HTTPStatus.SERVICE_UNAVAILABLE else DefiniteError
-        raise kind(str(problem.get("message", f"HTTP {status}")), place=str(problem.get("place", "")), hint=str(problem.get("remedy", "")))
+        raise kind(message, place=str(problem.get("place", "")), hint=str(problem.get("remedy", "")))
 
 
 def _quoted(name: str) -> str:

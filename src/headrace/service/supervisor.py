@@ -326,9 +326,10 @@ class Supervisor:
             comparison = self._verifying.get(runner.name)
             if comparison is not None:
                 comparison.ending = True
-        self.runners = plan.runners
         runners = list(plan.runners.values())
+        # The sampler hands the statuses of all runners to the recorder.
         self._telemetry.set_runners(runners)
+        self.runners = plan.runners
         self.alert_monitor.set_runners(runners)
         for runner in plan.started:
             runner.start(self._ending.get(runner.name))

@@ -67,14 +67,18 @@ export class Editor {
     return this.known.sources.find((one) => one.name === this.draft.source.name);
   }
 
-  /** What the draft says about a table's columns; the first call takes what the file says. */
+  /** What the draft says about a table's columns. */
   tableDraft(name, found) {
-    const glob = escapeGlob(name);
-    this.draft.tables[glob] ??= {
+    return {
       drop: found.columns.filter((column) => column.drop).map((column) => column.name),
       mask: Object.fromEntries(found.columns.filter((column) => column.mask).map((column) => [column.name, column.mask])),
+      ...this.draft.tables[escapeGlob(name)],
     };
-    return this.draft.tables[glob];
+  }
+
+  setTable(name, chosen) {
+    this.draft.tables[escapeGlob(name)] = chosen;
+    this.changed();
   }
 
   /** The draft has changed: what was planned is out of date. */

@@ -20,7 +20,13 @@ export function setTable(draft, source, database, name, selected) {
   if (now() === selected) return;
   if (selected) {
     draft.exclude = drop(draft.exclude);
-    if (!now()) draft.include = [...effective(draft, source, database).include, exact];
+    if (now()) return;
+    const all = `${escapeGlob(name.slice(0, name.indexOf(".")))}.*`;
+    const before = effective(draft, source, database).include;
+    const without = draft.exclude.includes(all);
+    draft.exclude = draft.exclude.filter((glob) => glob !== all);
+    // All tables of the database were left out: now this one alone is selected.
+    draft.include = [...before.filter((glob) => !without || glob !== all), exact];
   } else {
     draft.include = drop(draft.include);
     if (now()) draft.exclude = [...draft.exclude, exact];

@@ -26,7 +26,7 @@ export class TableTree {
     const globs = effective(draft, source, this.found.database);
     const wanted = this.filter.value.trim().toLowerCase();
     let [selected, all] = [0, 0];
-    const focused = document.activeElement?.getAttribute("aria-label");
+    const focused = document.activeElement?.getAttribute("data-at") ?? document.activeElement?.getAttribute("aria-label");
     const nodes = this.found.databases.map((database) => {
       const names = database.tables.map((table) => ({ ...table, full: `${database.name}.${table.name}` }));
       const chosen = names.filter((table) => isSelected(globs, table.full));
@@ -35,14 +35,15 @@ export class TableTree {
       return this.#database(database.name, names, new Set(chosen.map((table) => table.full)), wanted);
     });
     this.list.replaceChildren(...nodes);
-    if (focused) [...this.list.querySelectorAll("[aria-label]")].find((node) => node.getAttribute("aria-label") === focused)?.focus();
+    const same = (node) => focused !== null && (node.getAttribute("data-at") ?? node.getAttribute("aria-label")) === focused;
+    [...this.list.querySelectorAll("[data-at], [aria-label]")].find(same)?.focus();
     const more = this.found.complete ? "" : " The source has more tables than are listed here.";
     setText(this.says, `${show.count(selected)} of ${show.plural(all, "table")} selected. Rows and sizes are the server's estimates.${more}`);
   }
 
   #database(name, tables, chosen, wanted) {
     const size = tables.reduce((sum, table) => sum + table.bytes, 0);
-    const summary = el("summary", {}, el("b", { text: name }), el("span", { class: "faint num", text: ` ${chosen.size} of ${show.plural(tables.length, "table")}, ${show.bytes(size)}` }));
+    const summary = el("summary", { attrs: { "data-at": `database ${name}` } }, el("b", { text: name }), el("span", { class: "faint num", text: ` ${chosen.size} of ${show.plural(tables.length, "table")}, ${show.bytes(size)}` }));
     const node = el("details", { open: this.opened.has(name) || Boolean(wanted) }, summary);
     node.addEventListener("toggle", () => {
       if (node.open === this.opened.has(name) || wanted) return;
@@ -86,12 +87,12 @@ export function columnsOf(page, found) {
     mask.addEventListener("change", () => {
       if (mask.value.trim()) chosen.mask[column.name] = mask.value.trim();
       else delete chosen.mask[column.name];
-      page.changed();
+      page.setTable(found.table, chosen);
     });
     const kept = checkbox(`Replicate ${column.name}`, !chosen.drop.includes(column.name), (on) => {
       chosen.drop = on ? chosen.drop.filter((name) => name !== column.name) : [...chosen.drop, column.name];
       mask.disabled = !on;
-      page.changed();
+      page.setTable(found.table, chosen);
     }, column.name);
     mask.disabled = chosen.drop.includes(column.name);
     body.append(
