@@ -18,7 +18,7 @@ from headrace.config.document import ErrorList
 from headrace.config.load import read_document, reload
 from headrace.dashboard.server import serve
 from headrace.demo.private_server import PrivateServer
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.spec import BuiltPipe, PipeSpec
@@ -153,6 +153,18 @@ def test_an_invalid_file_changes_nothing(tmp_path: Path) -> None:
         assert supervisor.configuration is before
         assert supervisor.runners["p"] is runner
         assert scenarios["p"].runs == 1
+
+
+def test_a_process_that_starts_or_has_no_file(tmp_path: Path) -> None:
+    file = File(configuration(tmp_path, ("p", ("p",))))
+    with pytest.raises(TransientError, match="still starting"):
+        Supervisor(file.read(), runtime=SparkRuntime(), read_again=file.read).reload()
+    with pytest.raises(DefiniteError, match="no pipe file"):
+        Supervisor(file.read(), runtime=SparkRuntime()).reload()
+    with supervised(file, {"p": Scenario("run")}) as supervisor:
+        pass
+    with pytest.raises(DefiniteError, match="the process ends"):
+        supervisor.reload()
 
 
 def test_settings_of_the_process_are_named(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 from headrace import __version__
 from headrace.alerts.status import AlertsStatus
 from headrace.config.configuration import Configuration
-from headrace.errors import DefiniteError, HeadraceError
+from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.pipes.factory import open_pipe, shown_source, spark_needs, workers_import
@@ -116,7 +116,7 @@ class Supervisor:
         self._embedded_servers = EmbeddedServers()
         self._own_spark = None if runtime is not None else _shared_spark(configuration)
         self._runtime: Runtime = SparkRuntime(self._own_spark) if runtime is None else runtime
-        self._spark_needs = _spark_requirements(_enabled_specs(configuration))
+        self._spark_needs = {} if self._own_spark is None else _spark_requirements(_enabled_specs(configuration))
         self._build, self._read_again = build or self._open_pipe, read_again
         self.runners: Mapping[str, PipeRunner] = self._create_runners(configuration)
         self._reload_lock = threading.Lock()
@@ -133,6 +133,8 @@ class Supervisor:
         self._verify_lock = threading.Lock()
         self._verify_pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="headrace-verify")
         self._probes = self._create_probes()
+        self._probe_lock = threading.Lock()
+        """Held while the probes are used or replaced."""
         self._retired_probes: list[threading.Thread] = []
         self._sampler = threading.Thread(target=self._sample_loop, name="headrace-samples", daemon=True)
 
@@ -141,9 +143,10 @@ class Supervisor:
     def __enter__(self) -> Self:
         self._started = time.time()
         self._logs.start()
-        for runner in self.runners.values():
-            runner.start()
-        self._sampler.start()
+        with self._reload_lock:
+            for runner in self.runners.values():
+                runner.start()
+            self._sampler.start()
         self._telemetry.start()
         self.alert_monitor.start()
         return self
@@ -259,6 +262,8 @@ class Supervisor:
             if self._read_again is None or self._end_requested:
                 reason = "the process ends" if self._end_requested else "this process has no pipe file"
                 raise DefiniteError(f"nothing is reloaded: {reason}", place=self.configuration.file, hint="start headrace run again")
+            if self._sampler.ident is None:
+                raise TransientError("the process is still starting", place=self.configuration.file, hint="try again in a moment")
             wanted = self._read_again()
             self._check_spark(wanted)
             after = apply_settings(self.configuration, wanted)
@@ -334,9 +339,10 @@ class Supervisor:
         for runner in plan.started:
             runner.start(self._ending.get(runner.name))
         if plan.ended or plan.started:
-            retired, self._probes = self._probes, self._create_probes()
+            with self._probe_lock:
+                retired, self._probes = self._probes, self._create_probes()
             # A probe that waits for its server must not delay the reload.
-            self._retired_probes.append(threading.Thread(target=retired.close, name="headrace-retired-probes"))
+            self._retired_probes.append(threading.Thread(target=retired.close, name="headrace-retired-probes", daemon=True))
             self._retired_probes[-1].start()
         for line in plan.result.lines():
             log.info("reload: %s", line)
@@ -413,7 +419,8 @@ class Supervisor:
                 except Exception as error:
                     if last_error != (last_error := f"{runner.name}: {type(error).__name__}: {error}"):
                         log.exception("%s: its status cannot be read", runner.name)
-            self._probes.poll()
+            with self._probe_lock:
+                self._probes.poll()
             if time.monotonic() - self._status_requested_at < _USAGE_S and time.monotonic() >= self._usage_due:
                 # It is slow with many processes: measured only while a client reads the status.
                 self._usage, self._usage_due = measure_usage(os.getpid()), time.monotonic() + _USAGE_S
