@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -123,3 +125,51 @@ shutdown.run(lambda: 0)
 """
     done = subprocess.run([sys.executable, "-c", program], timeout=30, check=False)
     assert done.returncode == 143
+
+
+_RELOADING = """
+import os, sys, time
+from headrace import shutdown
+shutdown.install()
+shutdown.reload_on_signal(lambda: os.write({output}, b"reloaded\\n"))
+os.write({output}, b"ready\\n")
+time.sleep(60)
+"""
+
+
+def test_sighup_reloads_and_the_command_runs_on() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _RELOADING.format(output=1)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(2):
+            process.send_signal(signal.SIGHUP)
+            assert process.stdout.readline() == "reloaded\n"
+        process.terminate()
+        assert process.wait(20) == 143
+
+
+def test_sighup_stays_ignored_under_nohup() -> None:
+    program = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{_RELOADING.format(output=1)}"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGHUP)
+        process.terminate()
+        assert process.stdout.read() == ""
+        assert process.wait(20) == 143
+
+
+def test_a_closed_terminal_ends_the_command() -> None:
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", _RELOADING.format(output=writer)])
+    os.close(writer)
+    with os.fdopen(reader) as output:
+        assert output.readline() == "ready\n"
+        os.close(terminal)
+        assert output.read() == "", "a closed terminal is no request to reload"
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGHUP
