@@ -28,7 +28,7 @@ _QUOTED: Final = r"""[A-Za-z]?'(?:[^'\\]|\\.|'')*'|[A-Za-z]?"(?:[^"\\]|\\.|"")*\
 _NAMES: Final = r"passw(?:or)?d|passphrase|\bpass|pwd|secret|token|credentials?|key\.pem|jaas\.config|(?:api|access|private)[._-]?key"
 _FORMS: Final = (
     # The example address in remedies is not masked.
-    (re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://(?!user:password@host\b)[^\s/?#:@'\"]*:)[^\s/?#'\"]+@"), rf"\1{MASK}@"),
+    (re.compile(r"((?<=[A-Za-z0-9+.-])://(?!user:password@host\b)[^\s/?#:@'\"]*:)[^\s/?#'\"]+@"), rf"\1{MASK}@"),
     (re.compile(rf"(?i)((?:{_NAMES})['\"]?\s*=\s*)(?:{_QUOTED}|[^\s'\",;&)]+)"), rf"\1{MASK}"),
     (re.compile(rf"(?i)(['\"][\w.-]*(?:{_NAMES})['\"]\s*:\s*)(?:{_QUOTED})"), rf'\1"{MASK}"'),
     (re.compile(rf"(?i)(identified\s+(?:with\s+\S+\s+)?(?:by|as)\s+(?:password\s+)?)(?:{_QUOTED})"), rf"\1'{MASK}'"),
