@@ -50,18 +50,20 @@ def test_each_pipe_has_its_lines_also_after_a_restart(tmp_path: Path) -> None:
         assert supervisor.log("orders/east", LogQuery("error")).lines == (failed,)
 
 
-def test_long_and_odd_records(tmp_path: Path) -> None:
+def test_long_and_odd_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The handler of pytest raises for a record that cannot be formatted.
+    monkeypatch.setattr(log, "propagate", False)
     logs = PipeLogs(tmp_path, ["shop"], 0.0)
     logs.start()
     with use_wait_state(WaitState(pipe="shop")):
-        log.info("%s", "\x00" * 5_000)
-        log.info("\ud800 %s", "\U0001f600" * 5_000)
+        log.info("%s", "\x00" * 100_000)
+        log.info("\ud800 %s", "\U0001f600" * 100_000)
         # A record that cannot be formatted ends nothing.
         log.info("%d", "no number")
         try:
-            raise ValueError("y" * 5_000)
+            raise ValueError("y" * 100_000)
         except ValueError:
-            log.exception("x" * 5_000)
+            log.exception("x" * 100_000)
     log.info("a line of no pipe")
     logs.close()
     log.info("after the end")

@@ -143,7 +143,7 @@ def test_a_log_of_a_hundred_megabytes_is_not_loaded(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert messages(page) == ["needle"]
-    assert pages == 4
+    assert pages > 1
     assert peak < 4 << 20
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,10 @@ class PipeLogs:
         self._writer.start()
         for logger in _loggers():
             logger.addHandler(self._handler)
+
+    def add_pipes(self, pipes: Iterable[str]) -> None:
+        """Store the lines of these pipes, too."""
+        self._writer.add_pipes(pipes)
 
     def close(self) -> None:
         """Write the last lines, and end."""

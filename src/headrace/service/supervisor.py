@@ -334,6 +334,7 @@ class Supervisor:
         runners = list(plan.runners.values())
         # The sampler hands the statuses of all runners to the recorder.
         self._telemetry.set_runners(runners)
+        self._logs.add_pipes(plan.runners)
         self.runners = plan.runners
         self.alert_monitor.set_runners(runners)
         for runner in plan.started:

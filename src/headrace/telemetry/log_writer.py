@@ -110,15 +110,25 @@ class LogWriter:
     """Writes the lines of all pipes in a thread of its own. Thread-safe."""
 
     def __init__(self, state: Path, pipes: Iterable[str], *, max_queued: int = _MAX_QUEUED) -> None:
-        self._logs = {pipe: PipeLog(log_directory(state, pipe)) for pipe in pipes}
+        self._state = state
+        self._logs: dict[str, PipeLog] = {}
         self._queue: deque[tuple[str, bytes]] = deque()
-        self._max_queued, self._dropped = max_queued, dict.fromkeys(self._logs, 0)
+        self._dropped: dict[str, int] = {}
+        self._max_queued = max_queued
         self._changed = threading.Condition()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="headrace-logs", daemon=True)
+        self.add_pipes(pipes)
 
     def start(self) -> None:
         self._thread.start()
+
+    def add_pipes(self, pipes: Iterable[str]) -> None:
+        """Store the lines of these pipes, too."""
+        with self._changed:
+            for pipe in pipes:
+                self._dropped.setdefault(pipe, 0)
+                self._logs.setdefault(pipe, PipeLog(log_directory(self._state, pipe)))
 
     def add(self, pipe: str, line: bytes) -> None:
         """Queue a line, without its end. Lines of unknown pipes are ignored."""
