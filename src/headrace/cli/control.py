@@ -17,6 +17,7 @@ from headrace.cli.flags import DIFFERENT, OK, UNDECIDED, Subcommands, add_comman
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.service.status import PipeStage, PipeStatus, ServiceStatus, TableStatus, VerifyResult
 from headrace.shutdown import stop_on_signal
+from headrace.stage_report import enter_stage
 from headrace.terminal_text import escape_text, exit_on_closed_stdout, print_line
 
 if TYPE_CHECKING:
@@ -287,6 +288,7 @@ def verify_running(arguments: argparse.Namespace) -> int:
     remote.verify(arguments.pipe, sorted({name for _, name in meant}) if arguments.tables else ())
     deadline, seen_at = time.monotonic() + arguments.wait, time.monotonic()
     while meant - verdicts.keys():
+        enter_stage("comparing", f": {len(verdicts)} of {len(meant)} tables")
         for part, table in _tables(remote, arguments.pipe):
             key, result = (part, table.name), table.verify
             if key not in meant or key in verdicts or result is None or result == before.get(key):

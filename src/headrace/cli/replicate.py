@@ -30,6 +30,7 @@ from headrace.settings.dataclass_fields import merge_fields, select_values
 from headrace.settings.pipe_keys import LOG_KEYS, ColumnKeys, LatencyKeys, TargetKeys, TopicKeys
 from headrace.shutdown import is_requested, stop_on_signal
 from headrace.sinks.stdout.options import LineFormat
+from headrace.stage_report import report_stages
 
 if TYPE_CHECKING:
     from headrace.materialize_mysql.keeper import KeeperLink
@@ -66,6 +67,7 @@ def add(subcommands: Subcommands) -> None:
     command.add_argument("--keeper-fd", type=int, default=-1, help=argparse.SUPPRESS)
 
 
+@report_stages("loading Headrace")
 def replicate(arguments: argparse.Namespace) -> int:
     """Take a snapshot, then replicate the changes."""
     from headrace.materialize_mysql.keeper import open_keeper_link

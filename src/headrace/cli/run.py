@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 from headrace.cli.flags import FAILED, OK, Subcommands, add_command, add_spark, parse_spark_settings
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.shutdown import reload_on_signal, stop_on_signal
+from headrace.stage_report import end_report, report_stages
 from headrace.terminal_text import escape_text, print_line
 
 if TYPE_CHECKING:
@@ -50,10 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     # Compile once, before several pipes start at the same time, and before an import loads a part of the kernels.
     ensure_compiled()
-    from headrace.dashboard.server import serve
-    from headrace.editor import Editor
-    from headrace.service.supervisor import Supervisor
-
     file = Path(arguments.file)
     configuration = _apply_flags(load(file, arguments.pipe), arguments)
     if not any(pipe.enabled for pipe in configuration.pipes):
@@ -64,6 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
     as_json = (arguments.log_format or process.log) == LogFormat.JSON
     configure_pipe_logging(JsonFormatter() if as_json else None)
     with ExitStack() as stack:
+        stack.enter_context(report_stages("loading Headrace"))
+        from headrace.dashboard.server import serve
+        from headrace.editor import Editor
+        from headrace.service.supervisor import Supervisor
+
         stack.enter_context(hold_instance_lock(process.state))
 
         def read_again() -> Configuration:
@@ -80,6 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
             link = f"headrace: dashboard at {server.url} (headrace dashboard prints a link that may also pause, resume and query)"
             print_line(link, file=_message_stream(configuration))
         _print_pipes(configuration)
+        # Each pipe reports its own start.
+        end_report()
         stop_on_signal(supervisor.end)
         reload_on_signal(lambda: _reload(supervisor))
         with supervisor:

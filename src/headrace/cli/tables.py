@@ -20,6 +20,7 @@ from headrace.cli.flags import (
     settings_from_flags,
 )
 from headrace.errors import DefiniteError
+from headrace.stage_report import report_stages
 from headrace.terminal_text import print_line
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def add(subcommands: Subcommands) -> None:
     command.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
+@report_stages("requesting the resync")
 def resync(arguments: argparse.Namespace) -> int:
     """Request a resync from a pipe of a running process, or from the pipe of a state directory."""
     _check_resync(arguments)

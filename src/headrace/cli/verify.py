@@ -26,6 +26,7 @@ from headrace.cli.flags import (
 )
 from headrace.errors import DefiniteError
 from headrace.settings.pipe_keys import ColumnKeys
+from headrace.stage_report import report_iteration, report_stages
 from headrace.terminal_text import print_line
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def verify(arguments: argparse.Namespace) -> int:
     from headrace.pipes.source_registry import DEBEZIUM, source_connector
 
     if not arguments.source and arguments.pipe:
-        return verify_running(arguments)
+        with report_stages(f"asking the process that runs {arguments.pipe}"):
+            return verify_running(arguments)
     if not arguments.sink:
         raise DefiniteError("what is to be compared?", place="SOURCE SINK", hint="give SOURCE and SINK, or --pipe of a running process")
     source = source_connector(arguments.source)
@@ -121,7 +123,7 @@ def _print_results(arguments: argparse.Namespace, found: Iterator[TableResult]) 
     from headrace.verify.view import excluded_text, overall, result_lines, results_json, summary
 
     results: list[TableResult] = []
-    for result in found:
+    for result in report_iteration("opening source and sink", found):
         results.append(result)
         if not arguments.json:
             for line in result_lines(result):

@@ -22,6 +22,7 @@ from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.shutdown import stop_on_signal, temporary_directory
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE, parse_mysql_url
+from headrace.stage_report import end_report, enter_stage, report_iteration, report_stages
 from headrace.verify.result import Verdict
 from headrace.verify.verifier import verify_tables
 from headrace.verify.view import overall, summary
@@ -31,6 +32,7 @@ _ORDERS: Final = 20_000
 _PATIENCE_S: Final = 180.0
 
 
+@report_stages("starting the demo")
 def run_demo(*, live: bool, seconds: float, directory: str) -> int:
     """Replicate a shop; return 0 if the copy is exact."""
     with ExitStack() as stack:
@@ -40,14 +42,18 @@ def run_demo(*, live: bool, seconds: float, directory: str) -> int:
             # Ctrl-C closes the shop; the pipe then catches up and the copy is verified. A second Ctrl-C exits.
             stop_on_signal(stopped.set, grace_s=math.inf)
         _say(f"starting a private MariaDB and an embedded ClickHouse in {home}")
+        enter_stage("starting MariaDB")
         source = stack.enter_context(mariadb(home / "mariadb"))
         sink = stack.enter_context(EmbeddedServer(home / "clickhouse"))
+        enter_stage("filling the shop")
         with closing(source.root_connection()) as connection:
             rows = create_shop(connection, _CUSTOMERS, _ORDERS)
         _say(f"a shop with {', '.join(TABLES)}: {rows:,} rows; replicating it while it is open")
         if live:
             # Before the pipe draws its bars and its line: they would overwrite it.
             _tell_how_to_query(home, sink)
+        # The pipe reports its own start.
+        end_report()
         pipe = _start_pipe(source, home)
         stack.callback(_end, pipe)
         _await(lambda: _has_first_rows(home), pipe, "the first rows to arrive")
@@ -88,7 +94,8 @@ def _conclude(source: PrivateServer, home: Path, workload: Workload, pipe: subpr
         _end(pipe)
         _say(f"workload: {kinds}; the last change was there {waited_s:.2f} s after we looked for it")
         results = []
-        for result in verify_tables(parse_mysql_url(source.url(DATABASE)), named.sink, Selection((f"{DATABASE}.*",))):
+        found = verify_tables(parse_mysql_url(source.url(DATABASE)), named.sink, Selection((f"{DATABASE}.*",)))
+        for result in report_iteration("verifying the copy", found):
             results.append(result)
             _say(f"verify: {result.schema.name}: {result.comparison.rows:,} rows, {summary([result])}")
             for difference in result.comparison.differences:

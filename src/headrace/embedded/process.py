@@ -23,6 +23,7 @@ from headrace.embedded.access.credentials import read_account
 from headrace.embedded.engine.directory_lock import DirectoryInUse, ServingProcess, in_use, make_directory, read_serving_process
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.shortage import full_directory, shortage_in
+from headrace.stage_report import report_stages
 
 log = logging.getLogger(__name__)
 
@@ -113,12 +114,13 @@ class EmbeddedServer:
         The engine may crash in a start (a cause that is gone: `place_after_environment`). A failed start has no effect, so it is repeated.
         """
         make_directory(self.path)
-        for _ in range(_START_ATTEMPTS - 1):
-            try:
-                return self._start_once()
-            except EngineCrashed as crash:
-                log.warning("%s; it is started again", crash)
-        return self._start_once()
+        with report_stages(f"starting an embedded ClickHouse in {self.path}"):
+            for _ in range(_START_ATTEMPTS - 1):
+                try:
+                    return self._start_once()
+                except EngineCrashed as crash:
+                    log.warning("%s; it is started again", crash)
+            return self._start_once()
 
     def _start_once(self) -> Self:
         lifeline_reader, self._parent_pipe = os.pipe()

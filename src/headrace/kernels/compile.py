@@ -10,15 +10,17 @@ import logging
 import shutil
 
 from headrace.kernels.cache import KERNEL_MODULES, kernel_cache_dir
+from headrace.stage_report import count_stage, report_stages
 
 log = logging.getLogger("headrace")
 
 
 def compile_kernels() -> None:
     """Compile all kernels, or load them from the cache, by importing their modules. Remove caches of older sources."""
-    for package, names in KERNEL_MODULES.items():
-        for name in names:
-            importlib.import_module(f"{package}.{name}")
+    modules = [f"{package}.{name}" for package, names in KERNEL_MODULES.items() for name in names]
+    for module in count_stage("compiling kernels", modules, "modules"):
+        importlib.import_module(module)
+    for package in KERNEL_MODULES:
         current = kernel_cache_dir(package)
         for other in current.parent.glob("kernels-*"):
             if other != current:
@@ -29,7 +31,8 @@ def ensure_compiled() -> None:
     """Compile kernels that are not cached yet, after telling the user."""
     if not all(kernel_cache_dir(package).exists() for package in KERNEL_MODULES):
         log.info("compiling, once for this installation: about a minute")
-        compile_kernels()
+        with report_stages("compiling kernels"):
+            compile_kernels()
 
 
 if __name__ == "__main__":

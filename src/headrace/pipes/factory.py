@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from headrace.errors import DefiniteError
@@ -15,7 +15,8 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.source_registry import SOURCE_CONNECTORS, source_connector
 from headrace.pipes.spec import BuiltPipe, PipeSpec
 from headrace.sinks.clickhouse.connector import CLICKHOUSE
-from headrace.sinks.registry import find_sink_connector, sink_connector
+from headrace.sinks.registry import find_sink_connector, redact_sink, sink_connector
+from headrace.stage_report import enter_stage, report_stages
 from headrace.transforms.options import read_salts
 
 if TYPE_CHECKING:
@@ -32,11 +33,14 @@ def open_pipe(spec: PipeSpec, view: ProgressView, runtime: Runtime | None = None
     """Open the pipe of a spec and its sink. Without `runtime`, the pipe starts Spark for itself."""
     check_sections(spec)
     check_reach(spec)
-    # Commands that run no pipe do not load the kernels.
-    from headrace.kernels.compile import ensure_compiled
+    with ExitStack() as stack:
+        with report_stages("loading compiled kernels"):
+            # Commands that run no pipe do not load the kernels.
+            from headrace.kernels.compile import ensure_compiled
 
-    ensure_compiled()
-    with source_connector(spec.source).open(spec, view, runtime, _host(spec)) as built:
+            ensure_compiled()
+            enter_stage(f"opening {redact_sink(spec.sink)}")
+            built = stack.enter_context(source_connector(spec.source).open(spec, view, runtime, _host(spec)))
         yield built
 
 

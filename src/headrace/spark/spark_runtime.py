@@ -38,6 +38,7 @@ from headrace.spark.runtime.fork_server import RUNNER, ForkServer
 from headrace.spark.runtime.java_process import GONE_ERRORS, lost_process_error
 from headrace.spark.runtime.micro_batch import SplitStream, run_groups, translate_spark_error
 from headrace.spark.session.session import java_pid, start_session, warm_workers
+from headrace.stage_report import report_stages
 
 if TYPE_CHECKING:
     from headrace.sources.debezium.offset_range_reader import Subscription
@@ -109,6 +110,7 @@ class SharedSessionProvider:
                 raise lost_process_error() from error
         return self._sessions[pipe]
 
+    @report_stages("starting Spark")
     def _running(self, preload: Sequence[str]) -> SparkSession:
         if self._session is not None and (not self.pid or is_stopped(self._session)):
             log.warning("Spark has ended; it is started again")

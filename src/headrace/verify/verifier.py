@@ -31,6 +31,7 @@ from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, query
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import log_end, note_position
+from headrace.stage_report import count_stage, enter_stage
 from headrace.transforms.block_transform import BlockTransformer
 from headrace.transforms.options import Transforms, read_salts
 from headrace.transforms.transform_plan import TransformPlan, plan_transform
@@ -129,7 +130,7 @@ class _Verification:
     def run(self, transform_plans: Sequence[TransformPlan]) -> Iterator[TableResult]:
         self._await_pipe()
         present: list[TransformPlan] = []
-        for plan in transform_plans:
+        for plan in count_stage("looking for target tables", transform_plans, "tables"):
             missing = self._unready(plan)
             if missing is None:
                 present.append(plan)
@@ -139,19 +140,21 @@ class _Verification:
         with closing(connect(self._sides.address)) as connection:
             regions = [
                 plan_regions(connection, self._sides.address, self._sides.sink, table, self._options.chunk_rows, self._options.sample)
-                for table in tables
+                for table in count_stage("planning the comparison", tables, "tables")
             ]
         with ExitStack() as stack:
             runner = self._task_runner(stack, tables, sum(region.estimate for found in regions for region in found))
             first = self._first_pass(runner, tables, regions)
             rows_reader = stack.enter_context(RegionReader(self._sides))
             for number, table in enumerate(tables):
+                enter_stage(f"looking for differences in {table.schema.name}")
                 yield self._conclude(runner, rows_reader, number, table, regions[number], first[number])
 
     def _await_pipe(self) -> None:
         if self._watermark is None:
             return
         self._source_end = self._log_end()
+        enter_stage("waiting until the pipe has reached the end of the source's log")
         self._pipe_position = self._watermark.await_position(self._source_end)
         if not has_reached(self._pipe_position, self._source_end):
             self._view.note(f"verify: {self._lag()}; rows that differ may only be behind")

@@ -13,6 +13,7 @@ from rich.progress import Progress, TaskID
 from rich.text import Text
 
 from headrace.pipes.lifecycle.progress_view import start_bars
+from headrace.stage_report import end_report, enter_stage
 from headrace.terminal_text import escape_text
 from headrace.verify.result import TableResult, Verdict
 from headrace.verify.row_compare import Difference
@@ -39,13 +40,20 @@ def choose_view() -> VerifyView:
 
 
 class LineView:
+    def __init__(self) -> None:
+        self._rows = self._compared = 0
+
     def note(self, message: str) -> None:
         log.info(message)
 
     def begins(self, estimates: Mapping[str, int]) -> None:
-        log.info("verify: %d tables, about %d rows", len(estimates), sum(estimates.values()))
+        self._rows, self._compared = sum(estimates.values()), 0
+        log.info("verify: %d tables, about %d rows", len(estimates), self._rows)
+        self.advanced("", 0)
 
     def advanced(self, table: str, rows: int) -> None:
+        self._compared += rows
+        enter_stage("comparing", f": {self._compared} of about {self._rows} rows")
         log.debug("verify: %s %d rows more", table, rows)
 
     def ends(self) -> None:
@@ -62,6 +70,8 @@ class BarView:
         self._console.print(Text(escape_text(message)))
 
     def begins(self, estimates: Mapping[str, int]) -> None:
+        # Lines between the bars would break them.
+        end_report()
         self._bars = start_bars(self._console)
         self._tasks = {table: self._bars.add_task(escape_text(table), total=max(rows, 1)) for table, rows in estimates.items()}
 

@@ -41,6 +41,7 @@ from headrace.sources.debezium.events.event_versions import VersionRule
 from headrace.sources.debezium.events.options import FIXED
 from headrace.sources.debezium.offset_range_reader import KafkaUnavailable, Subscription
 from headrace.spark.connector import kafka_settings
+from headrace.stage_report import enter_stage
 
 log = logging.getLogger("headrace")
 
@@ -74,6 +75,7 @@ class DebeziumPipe(ChangeBlockPipe):
         self._topics.check()
         check_policy(self._settings.schema_changes)
         check_choice(self._topics.choices)
+        enter_stage(f"asking {self._address} for its topics")
         now = self._query_topics(self._settings.retry_timeout_s)
         if self._settings.once and not now.high.offsets and is_named(self._topics.pattern):
             raise DefiniteError(
@@ -90,6 +92,7 @@ class DebeziumPipe(ChangeBlockPipe):
             state = self._checked(state, now)
             record = self._read_sink_record(directory, KafkaPosition.from_json, state.tables, can_resync=False)
         batches = self._batches(directory, state)
+        enter_stage(f"preparing {len(batches.shown())} target tables")
         retrying(lambda: self._targets.claim(batches.shown()))
         batches.evolution.finish()
         self._check_age(directory, batches, record)

@@ -35,6 +35,7 @@ from headrace.sources.base import Offset
 from headrace.sources.mysql.segments.skipped_events import is_place
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.spark.spark_runtime import SparkRuntime
+from headrace.stage_report import end_report, enter_stage, report_stages
 
 _PRELOAD = ("headrace.sources.mysql.split_reader",)
 """Modules that workers import at their start, in addition to the sink's."""
@@ -58,7 +59,12 @@ class Pipe(ABC):
 
     def run(self) -> None:
         """Replicate until caught up (`once`) or stopped."""
-        with use_wait_state(self.waits, of_run=True), shortages_at(self._settings.state):
+        with (
+            use_wait_state(self.waits, of_run=True),
+            shortages_at(self._settings.state),
+            # `_begin` ends the report.
+            report_stages(f"opening the state directory {self._settings.state}"),
+        ):
             directory = StateDirectory(self._settings.state).acquire()
             try:
                 self._run_noting_halts(directory)
@@ -109,6 +115,7 @@ class Pipe(ABC):
         self, directory: StateDirectory, place: Callable[[Offset], SourcePosition], tables: Iterable[TableName], *, can_resync: bool
     ) -> SinkRecord:
         """Return the sink's record of the state. Raise if the sink is older than the state, unless all tables are read again."""
+        enter_stage("reading the pipe's record in the sink")
         requests = list(pending_requests(directory))
         requested = [Selection(request.tables) for request in requests]
         is_all = any(request.new_log for request in requests) or all(any(one(name) for one in requested) for name in tables)
@@ -130,6 +137,7 @@ class Pipe(ABC):
         """Register the pipe in the sink, and report that it has started."""
         entry = PipeEntry(self._settings.pipe_name, state.source, state.selection, state.options, str(directory.path))
         retrying(lambda: register(self._progress_store, entry))
+        end_report()
         self.waits.first_contact = False
         self._view.note(message)
         self.on_begun()
@@ -186,15 +194,18 @@ class SchemaFollowingPipe(ChangeBlockPipe):
 
     def _resume(self, directory: StateDirectory) -> SinkRecord:
         """Finish the intent of an earlier run before anything else reads the sink's tables; return the sink's record of the state."""
+        enter_stage(f"reading the state in {directory.path}")
         state = directory.load()
         tables = state.tables if state is not None else ()
         if state is not None and is_same_sink(state.sink, self._sink_name):
             self._own_targets(directory, state)
             chosen = [name for name in tables if state.is_selected(self._settings.selection, name)]
+            enter_stage(f"claiming {len(chosen)} target tables")
             retrying(lambda: self._targets.claim(chosen))
         record = self._read_sink_record(directory, BinlogPosition.from_json, tables, can_resync=self._reads_tables)
         if state is not None and state.intent is not None and is_same_sink(state.sink, self._sink_name):
             requested = [Selection(request.tables) for request in pending_requests(directory)]
+            enter_stage("finishing the schema change that the last run began")
             resume(
                 self._executor(self._context(directory, state), SnapshotLog(directory)), lambda name: any(one(name) for one in requested)
             )

@@ -34,6 +34,7 @@ from headrace.sources.mysql.offline_source import OfflineLog, check_file, open_d
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
+from headrace.stage_report import enter_stage
 from headrace.transforms.transform_plan import find_name_conflicts
 
 logger = logging.getLogger("headrace")
@@ -50,6 +51,7 @@ class BinlogFilesPipe(SchemaFollowingPipe):
 
     def _run(self, directory: StateDirectory) -> None:
         record = self._resume(directory)
+        enter_stage(f"inspecting the log files in {self._path}")
         log = open_directory(self._path, self._settings.start_at or "oldest")
         state = directory.load()
         is_new = state is None
@@ -71,6 +73,7 @@ class BinlogFilesPipe(SchemaFollowingPipe):
                 logger.warning("%s (%s): %s", misfit.message, misfit.place, misfit.hint)
         self._own_targets(directory, state)
         shown = [context.sink_schema(table.schema) for table in state.tables.values()]
+        enter_stage(f"preparing {len(shown)} target tables")
         retrying(lambda: self._targets.prepare(shown))
         if is_new:
             for schema in shown:

@@ -39,6 +39,7 @@ from headrace.sources.mysql.server.collations import SourceCollations
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import MySQLSource
+from headrace.stage_report import enter_stage
 
 
 class MySQLPipe(SchemaFollowingPipe):
@@ -50,6 +51,7 @@ class MySQLPipe(SchemaFollowingPipe):
 
     def _run(self, directory: StateDirectory) -> None:
         record = self._resume(directory)
+        enter_stage(f"connecting to {self._address}")
         connection = retrying(lambda: connect(self._address), deadline_s=self._settings.retry_timeout_s)
         try:
             server = check_server(connection, self._address)

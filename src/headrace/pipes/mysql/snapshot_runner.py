@@ -47,6 +47,7 @@ from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, ReadSpan, estimate_rows, plan_chunks, snapshot_place
 from headrace.sources.mysql.snapshot.locked_snapshot import ConsistentSnapshot, Rendezvous, SnapshotPoint
 from headrace.sources.mysql.split_reader import ChunkSplit, ConsistentSplit
+from headrace.stage_report import count_stage, enter_stage
 
 Pause = Callable[[], AbstractContextManager[object]]
 """Keeps the stream from starting a batch."""
@@ -85,13 +86,13 @@ class SnapshotRunner:
             if name not in self.context.state.awaiting_resync and not self.snapshots.log.is_planned(name, table.snapshot)
         ]
         self.context.targets.check_target_conflicts(self.context.written_tables)
-        for _, table in unplanned:
-            if table.snapshot:
-                retrying(functools.partial(self.context.targets.replace, self.context.sink_schema(table.schema)))
+        replaced = [table for _, table in unplanned if table.snapshot]
+        for table in count_stage("replacing target tables", replaced, "tables"):
+            retrying(functools.partial(self.context.targets.replace, self.context.sink_schema(table.schema)))
         self.prepare()
         # One request fetches all target tables, so that each plan finds its own in the cache.
         retrying(lambda: self.context.targets.requirements(self.context.written_tables))
-        for name, table in unplanned:
+        for name, table in count_stage("planning the snapshot", unplanned, "tables"):
             self._truncate_reshaped(name, table)
             self._plan_table(connection, name, table)
         reshaped = self.context.state.options.get(RESHAPED_TABLES, [])
@@ -114,6 +115,7 @@ class SnapshotRunner:
         """Create or complete every target table."""
         # The targets of waiting tables are prepared when their resync is planned.
         schemas = self.context.written_tables
+        enter_stage(f"preparing {len(schemas)} target tables")
         retrying(lambda: self.context.targets.prepare(schemas), deadline_s=self.context.settings.retry_timeout_s)
 
     def _plan_table(self, connection: Connection[Any], name: TableName, table: TableState) -> None:

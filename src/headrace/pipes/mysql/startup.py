@@ -46,6 +46,7 @@ from headrace.sources.mysql.server.connection import READ_AGAIN, MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import log_end
 from headrace.sources.mysql.start_position import complete_gtid, identify_start, read_server_gtids, resolve_start
+from headrace.stage_report import enter_stage
 from headrace.transforms.transform_plan import find_name_conflicts
 
 log = logging.getLogger("headrace")
@@ -148,6 +149,7 @@ class PipeStartup:
             log.warning("no column of the chosen tables matches %s", pattern)
         warn_of_unmatched(settings_in(state, str(self.settings.state)).sink, state.tables)
         self._check_transforms(state, is_new=new)
+        enter_stage(f"checking {len(state.tables)} tables of {self.address}")
         check_tables(self.connection, self.address, state.tables)
         return StartedPipe(state, history, log_end(self.connection, self.address, state.epoch), new, server.logs_cascades)
 

@@ -43,6 +43,7 @@ from headrace.sources.scylla.log_tables import LoggedTable, check_tables_readabl
 from headrace.sources.scylla.position import LogPosition, moment
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.window_planner import ScyllaSource
+from headrace.stage_report import enter_stage
 
 log = logging.getLogger("headrace")
 
@@ -86,6 +87,7 @@ class ScyllaPipe(Pipe):
     def _run(self, directory: StateDirectory) -> None:
         self._choices.check()
         check_start(self._settings)
+        enter_stage(f"connecting to {self._address}")
         session = retrying(lambda: shared_session(self._address), deadline_s=self._settings.retry_timeout_s)
         catalog = ServerCatalog(session, self._choices)
         state = directory.load()
@@ -163,6 +165,7 @@ class ScyllaPipe(Pipe):
         `on_prepared` is called when the sink can hold all tables, and before anything is saved about them.
         """
         notes, session = batches.notes, batches.follower.session
+        enter_stage(f"inspecting the tables of {self._address}")
         names = self._chosen(session, notes, is_new=is_new)
         for name in [name for name in notes.tables if name not in names]:
             self._view.note(f"table {name} is not chosen any more; what was read of it stays in the sink")
@@ -170,8 +173,10 @@ class ScyllaPipe(Pipe):
         fresh = retrying(lambda: check_tables_readable(session, [name for name in names if name not in notes.tables], self._choices))
         # The sink must accept new tables before anything is saved about them.
         known = [note.table for note in notes.tables.values()]
+        enter_stage(f"preparing {len(known) + len(fresh)} target tables")
         retrying(lambda: self._prepare([*known, *(one.table for one in fresh.values())]))
         on_prepared()
+        enter_stage(f"planning the snapshot of {len(fresh)} tables")
         self._begin_with(fresh, batches)
         notes.save()
         batches.follower.follow(again=True)

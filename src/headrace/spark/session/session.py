@@ -41,6 +41,7 @@ from headrace.spark.runtime.java_process import GONE_ERRORS, SparkLost
 from headrace.spark.runtime.worker_daemon import PRELOAD_VARIABLE, SPARK_VARIABLE
 from headrace.spark.runtime.worker_logs import ProcessOutput
 from headrace.spark.session.dependency_archive import build_archives
+from headrace.stage_report import enter_stage, report_stages
 
 log = logging.getLogger("headrace")
 
@@ -61,6 +62,7 @@ appender.err.layout.pattern = spark %p %c{{1}}: %m%n%ex
 """
 
 
+@report_stages("starting Spark")
 def start_session(
     master: str,
     state_dir: Path,
@@ -91,6 +93,7 @@ def start_session(
     if runs_already and "spark.jars" in requested:
         _add_jars(session, requested["spark.jars"].split(","))
     if is_new and not is_local(chosen):
+        enter_stage(f"waiting for Spark's executors on {chosen}")
         _await_usable_executors(session, own)
     return session
 

@@ -33,6 +33,7 @@ from headrace.sinks.clickhouse.tables.target_table import Place, TargetTable
 from headrace.sinks.clickhouse.tables.views import create_view_sql, row_policy_sql
 from headrace.sinks.clickhouse.types.codec_registry import codec_for
 from headrace.sinks.clickhouse.write.merge_ages import adapt_merge_ages
+from headrace.stage_report import count_stage
 
 log = logging.getLogger("headrace.clickhouse")
 _warned: set[str] = set()
@@ -73,7 +74,7 @@ def prepare_tables(scope: TargetScope, schemas: Sequence[TableSchema]) -> None:
     for database in sorted({target_table.database for target_table in target_tables}):
         statement = f"CREATE DATABASE IF NOT EXISTS {quote_name(database)}{on_cluster(scope.options.cluster)}"
         run_statements(target, f"creating database {database}", statement)
-    for target_table in target_tables:
+    for target_table in count_stage("creating target tables", target_tables, "tables"):
         if target_table.place not in found:
             statements = create_statements(target_table)
             run_statements(target, f"creating table {target_table.full_name}", *statements, settings=CREATE_SETTINGS)

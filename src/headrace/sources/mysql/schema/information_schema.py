@@ -41,6 +41,7 @@ from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, q
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import note_position
 from headrace.sources.mysql.type_names import find_kind
+from headrace.stage_report import count_stage, enter_stage
 
 log = logging.getLogger("headrace")
 
@@ -106,6 +107,7 @@ def capture_schemas(connection: Connection[Any], address: MySQLAddress, wanted: 
 
 
 def _capture(connection: Connection[Any], address: MySQLAddress, names: list[TableName]) -> list[TableSchema]:
+    enter_stage(f"inspecting {len(names)} tables of {address}")
     databases = (sorted({name.database for name in names}),)
     mariadb = is_mariadb(connection)
     if not mariadb:
@@ -261,7 +263,8 @@ def read_foreign_keys(connection: Connection[Any], address: MySQLAddress, names:
     if is_mariadb(connection):
         grants = query(connection, address, "SHOW GRANTS")
         if not any(str(grant[0]).startswith("GRANT ALL PRIVILEGES ON *.* TO") for grant in grants):
-            return {name: _parse_create(name, _show_create(connection, address, name)) for name in names}
+            counted = count_stage(f"reading the foreign keys of {address}", names, "tables")
+            return {name: _parse_create(name, _show_create(connection, address, name)) for name in counted}
     # All keys in one query, instead of one query per table.
     return _from_information_schema(connection, address, sorted({name.database for name in names}))
 
