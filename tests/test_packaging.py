@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import site
 import subprocess
@@ -72,3 +74,32 @@ def test_the_installed_wheel_runs(packages: tuple[Path, Path], tmp_path: Path) -
     made = "import pathlib; from headrace.embedded.process import EmbeddedServer; EmbeddedServer(pathlib.Path('copy')).start().stop()"
     subprocess.run([str(home / "bin" / "python"), "-I", "-c", made], cwd=tmp_path, timeout=120, check=True)
     assert "42" in run("sql", "chdb:./copy", "SELECT 6 * 7 AS answer")
+
+
+@pytest.mark.slow(because="test_a_pipe_without_its_extra_does_not_start; test_the_base_imports_no_package_of_an_extra")
+def test_the_printed_command_adds_an_extra_to_the_base(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    """A real installation of the base, without the packages of extras; the command of the error adds those of one extra."""
+    home = tmp_path / "environment"
+    venv.create(home, with_pip=True)
+    python = str(home / "bin" / "python")
+    environment = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    environment.pop("PYTHONPATH", None)
+
+    def run(*words: str, code: int = 0) -> str:
+        command = [python, "-m", *words]
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, check=False)
+        assert ended.returncode == code, ended.stderr
+        return ended.stdout + ended.stderr
+
+    run("pip", "install", "--quiet", "--no-compile", str(packages[1]))
+    installed = run("pip", "list").lower()
+    assert not any(name in installed for name in ("chdb", "confluent", "scylla", "duckdb"))
+    # The kernels are compiled already: their cache depends on their content.
+    (library,) = home.glob("lib/python*/site-packages")
+    for cache in PACKAGE.rglob("__pycache__/kernels-*"):
+        shutil.copytree(cache, library / cache.relative_to(PACKAGE.parent))
+    command = ["headrace", "check", "scylla://127.0.0.1:1/ks"]
+    printed = run(*command, code=2).rpartition("remedy: ")[2].strip()
+    assert printed == "pip install 'headrace[scylla]'"
+    run(*shlex.split(printed), "--quiet", "--no-compile")
+    assert "pip install" not in run(*command, code=2)

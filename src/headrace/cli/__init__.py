@@ -15,6 +15,7 @@ from headrace.cli import alerts, config, control, init, replicate, run, sinks, t
 from headrace.cli.flags import DIFFERENT, FAILED, OK, UNDECIDED
 from headrace.cli.manual import INTRODUCTION, Parser, attach_pages
 from headrace.errors import HeadraceError, TransientError
+from headrace.extras import explain_missing_packages
 from headrace.service.log_formats import JsonFormatter, TextFormatter, mask_secrets
 from headrace.shortage import shortages_at
 
@@ -47,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Run the command; a lack of disk space, memory or files is an error with a remedy."""
+    """Run the command; a lack of disk space, memory, files or packages is an error with a remedy."""
     written = [getattr(arguments, "state", ""), getattr(arguments, "path", ""), tempfile.gettempdir()]
-    with shortages_at(*(Path(directory) for directory in written if directory)):
+    with shortages_at(*(Path(directory) for directory in written if directory)), explain_missing_packages():
         return int(arguments.run(arguments))
 
 

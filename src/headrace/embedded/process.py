@@ -22,6 +22,7 @@ from typing import ClassVar, Final, Self
 from headrace.embedded.access.credentials import read_account
 from headrace.embedded.engine.directory_lock import DirectoryInUse, ServingProcess, in_use, make_directory, read_serving_process
 from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.extras import EMBEDDED, require_extra
 from headrace.shortage import full_directory, shortage_in
 from headrace.stage_report import report_stages
 
@@ -113,6 +114,7 @@ class EmbeddedServer:
 
         The engine may crash in a start (a cause that is gone: `place_after_environment`). A failed start has no effect, so it is repeated.
         """
+        require_extra(EMBEDDED)
         make_directory(self.path)
         with report_stages(f"starting an embedded ClickHouse in {self.path}"):
             for _ in range(_START_ATTEMPTS - 1):

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from headrace.errors import DefiniteError
+from headrace.extras import TRANSFORMS, require_extra
 from headrace.model.table_selection import Selection
 from headrace.pipes.source_registry import SOURCE_CONNECTORS, source_connector
 from headrace.pipes.spec import BuiltPipe, PipeSpec
@@ -33,6 +34,7 @@ def open_pipe(spec: PipeSpec, view: ProgressView, runtime: Runtime | None = None
     """Open the pipe of a spec and its sink. Without `runtime`, the pipe starts Spark for itself."""
     check_sections(spec)
     check_reach(spec)
+    check_extras(spec)
     with ExitStack() as stack:
         with report_stages("loading compiled kernels"):
             # Commands that run no pipe do not load the kernels.
@@ -97,12 +99,22 @@ def check_reach(spec: PipeSpec) -> None:
 
 
 def check_here(spec: PipeSpec) -> None:
-    """Raise `DefiniteError` if the pipe cannot run on this machine: an address out of reach, or a missing class or secret."""
+    """Raise `DefiniteError` if the pipe cannot run on this machine: an address out of reach, or a missing package, class or secret."""
     check_reach(spec)
+    check_extras(spec)
     read_salts(spec.settings.transforms)
     connector = sink_connector(spec.sink)
     if connector.check_here is not None:
         connector.check_here(spec.sink, spec.chosen.section_options(connector.section))
+
+
+def check_extras(spec: PipeSpec) -> None:
+    """Raise `DefiniteError` if the installation lacks an extra that the pipe needs."""
+    for extra in (source_connector(spec.source).extra, sink_connector(spec.sink).extra):
+        if extra is not None:
+            require_extra(extra)
+    if spec.settings.transforms.have_expressions:
+        require_extra(TRANSFORMS)
 
 
 def check_sections(spec: PipeSpec) -> None:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.extras import Extra
 from headrace.settings.pipe_keys import TopicKeys
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.settings_file import UserSettings
@@ -67,6 +68,8 @@ class SourceConnector:
     """Return the database or keyspace that an address names; empty if it names none."""
     spark_settings: Callable[[PipeSpec], Mapping[str, str]] = lambda _: {}
     """Return settings that Spark must be started with."""
+    extra: Extra | None = None
+    """The optional part of the installation that such a source needs."""
     sections: tuple[str, ...] = ()
     """The sections of a settings file with the source's options."""
     section_subject: str = ""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.errors import DefiniteError
+from headrace.extras import Extra
 from headrace.transforms.options import Transforms
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class SinkConnector:
     """Return the version of the server, or raise; None: a probe is not possible."""
     preload: tuple[str, ...] = ()
     """Modules that tasks need."""
+    extra: Extra | None = None
+    """The optional part of the installation that such a sink needs."""
     content: str = "none"
     """What a sink without tables holds, for messages to users."""
     new_target: str = "another target"

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from headrace.extras import TRANSFORMS, require_extra
+
 ROWS: Final = "rows_of_the_block"
 _CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
     "threads": 1,
@@ -49,6 +51,7 @@ def connection() -> Any:
     place = os.getpid(), threading.get_ident()
     if place not in _own:
         # Imported only if there are expressions.
+        require_extra(TRANSFORMS)
         import duckdb
 
         made = duckdb.connect(":memory:", config=_CONFIG)

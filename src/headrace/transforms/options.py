@@ -86,6 +86,7 @@ class Hash(StrEnum):
 
 _MASK_HINT: Final = "a mask is null, empty, text ANYTHING, first N, last N or email"
 _COUNTED: Final = re.compile(r"(first|last)[ :]?([0-9]{1,4})")
+_EXPRESSIONS: Final = frozenset({"filter", "computed"})
 _HIDING: Final = frozenset({"filter", "computed", "drop", "mask", "hash"})
 SALT_HINT: Final = "write env:NAME or file:PATH: the location of the secret, not the secret itself, because settings are stored"
 
@@ -141,6 +142,11 @@ class Transforms:
         """Return whether transforms hide values of a table (`database.table`) from the sink."""
         hiding = (glob for glob, own in self.tables if any(value for field, value in own if field in _HIDING))
         return any(fnmatch.fnmatchcase(name, glob) for glob in hiding)
+
+    @property
+    def have_expressions(self) -> bool:
+        """Whether a table has a SQL expression."""
+        return any(value for _, own in self.tables for field, value in own if field in _EXPRESSIONS)
 
     @property
     def salts(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from headrace import extras
 from headrace.errors import DefiniteError
 from headrace.kafka.address import SCHEME, parse_kafka_url
 from headrace.pipes.spec import BuiltPipe, PipeSpec, SourceConnector
@@ -86,6 +87,7 @@ DEBEZIUM: Final = SourceConnector(
     schemes=(SCHEME,),
     redact=lambda address: str(parse_kafka_url(address)),
     preload=("headrace.sources.debezium.reader", "headrace.sources.debezium.offset_range_reader", "headrace.pipes.debezium.record_task"),
+    extra=extras.KAFKA,
     open=_open,
     preflight=_preflight,
     check=_check,

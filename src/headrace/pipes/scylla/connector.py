@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from headrace import extras
 from headrace.cql.address import PASSWORD_VARIABLES, parse_cql_url
 from headrace.pipes.spec import BuiltPipe, PipeSpec, SourceConnector
 from headrace.sources.preflight import Finding
@@ -52,6 +53,7 @@ SCYLLA: Final = SourceConnector(
     schemes=tuple(f"{scheme}://" for scheme in PASSWORD_VARIABLES),
     redact=lambda address: str(parse_cql_url(address)),
     preload=("headrace.sources.scylla.window_reader", "headrace.sources.scylla.snapshot.reader"),
+    extra=extras.SCYLLA,
     open=_open,
     preflight=_preflight,
     check=_check,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from headrace import extras
 from headrace.embedded.engine.directory_lock import check_directory, read_serving_process, require_data
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions
@@ -124,5 +125,6 @@ EMBEDDED_CLICKHOUSE: Final = replace(
     check_here=lambda address, _: check_directory(embedded_path(address)),
     servers=lambda address: frozenset({address}),
     probe=None,
+    extra=extras.EMBEDDED,
     is_embedded=True,
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from headrace import extras
 from headrace.cql.address import parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.sinks.connector import NamedSink, OpenRequest, SinkConnector
@@ -62,6 +63,7 @@ CQL: Final = SinkConnector(
     options_page="scylla",
     check_address=_check_address,
     servers=lambda address: frozenset(parse_cql_url(address).hosts),
+    extra=extras.SCYLLA,
     open_log=_open_log,
     open_claims=_open_claims,
 )

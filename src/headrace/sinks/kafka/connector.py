@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from headrace import extras
 from headrace.kafka.address import SCHEME, parse_kafka_url
 from headrace.sinks.connector import NamedSink, OpenRequest, SinkConnector
 from headrace.sinks.kafka.options import CHANGEABLE, KafkaOptions
@@ -66,6 +67,7 @@ KAFKA: Final = SinkConnector(
     check_address=parse_kafka_url,
     servers=_servers,
     preload=("headrace.sinks.kafka.sink",),
+    extra=extras.KAFKA,
     content="messages",
     new_target="other topics (kafka.topic)",
     is_topics=True,

@@ -11,7 +11,7 @@ packages, another version of Headrace. Executors that lack dependencies of Headr
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 import json
 import logging
 import os
@@ -21,7 +21,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -34,6 +34,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.errors import DefiniteError, TransientError
+from headrace.extras import is_installed
 from headrace.retry import WAITING, current_wait, pause
 from headrace.spark.runtime.fork_server import python_script
 
@@ -327,7 +328,10 @@ def check_executors(session: SparkSession) -> list[Executor]:
     """Return the descriptions of all executors; raise `DefiniteError` if one cannot run Headrace's tasks."""
     tasks = count_task_slots(session)
     try:
-        rows = session.sparkContext.parallelize(range(tasks), tasks).mapPartitions(describe_executor).collect()
+        # Tasks use no package of an extra that is not installed here.
+        required = tuple(filter(is_installed, REQUIRED_MODULES))
+        describe = functools.partial(describe_executor, required)
+        rows = session.sparkContext.parallelize(range(tasks), tasks).mapPartitions(describe).collect()
     except (PySparkException, Py4JError) as error:
         # Only the Java stack trace names the host.
         fault = explain_executor_error(f"{error}\n{getattr(error, '_stackTrace', '')}", str(session.sparkContext.master))
@@ -355,12 +359,12 @@ def _warn_about_other_cpus(found: Iterable[Executor]) -> None:
         )
 
 
-def describe_executor(numbers: Iterable[int]) -> Iterator[str]:
+def describe_executor(required: Sequence[str], numbers: Iterable[int]) -> Iterator[str]:
     """Return the description of this executor, for each number. Runs in executors."""
     import headrace
 
     for _ in numbers:
-        missing = tuple(name for name in REQUIRED_MODULES if importlib.util.find_spec(name) is None)
+        missing = tuple(name for name in required if not is_installed(name))
         cpu = "" if missing else cpu_name()
         package = str(Path(headrace.__file__).parent)
         here = Executor(socket.gethostname(), str(Path.cwd()), platform.python_version(), package, cpu, missing)

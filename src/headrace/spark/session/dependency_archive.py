@@ -24,6 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 import headrace
+from headrace.extras import EXTRAS
 from headrace.kernels.cache import KERNEL_MODULES, kernel_cache_dir
 from headrace.spark.runtime.cluster import ShipMode
 
@@ -105,7 +106,8 @@ def _write_zip(name: str, files: Iterable[tuple[str, bytes]], scratch: Path) -> 
 
 def _environment_files() -> Iterator[tuple[str, Path]]:
     """Yield the files of all distributions that tasks need, with their names in the archive."""
-    for name in sorted(_required_distributions("headrace")):
+    # Of the extras, those that are installed here.
+    for name in sorted(_required_distributions("headrace", frozenset(extra.name for extra in EXTRAS))):
         distribution = importlib.metadata.distribution(name)
         for file in distribution.files or ():
             # Leave out scripts, which are outside of the import folder, and bytecode, which executors compile again.
