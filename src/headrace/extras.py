@@ -20,7 +20,7 @@ from headrace.errors import DefiniteError
 class Extra:
     name: str
     purpose: str
-    """What needs it, for error messages."""
+    """What it is needed for, for error messages."""
     packages: tuple[str, ...]
     """The names under which its packages are imported."""
 
@@ -60,7 +60,7 @@ def explain_missing_packages() -> Iterator[None]:
 
 def _missing(extra: Extra, package: str) -> DefiniteError:
     return DefiniteError(
-        f"{extra.purpose} needs the package {package}, which is not installed",
+        f"the package {package} is not installed, which is needed for {extra.purpose}",
         place=f"extra {extra.name}",
         hint=f"pip install 'headrace[{extra.name}]'",
     )

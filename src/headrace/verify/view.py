@@ -49,15 +49,18 @@ class LineView:
     def begins(self, estimates: Mapping[str, int]) -> None:
         self._rows, self._compared = sum(estimates.values()), 0
         log.info("verify: %d tables, about %d rows", len(estimates), self._rows)
-        self.advanced("", 0)
+        self._enter_stage()
 
     def advanced(self, table: str, rows: int) -> None:
         self._compared += rows
-        enter_stage("comparing", f": {self._compared} of about {self._rows} rows")
+        self._enter_stage()
         log.debug("verify: %s %d rows more", table, rows)
 
     def ends(self) -> None:
         log.debug("verify: all rows summed up")
+
+    def _enter_stage(self) -> None:
+        enter_stage("comparing", f": {self._compared} of about {self._rows} rows")
 
 
 class BarView:
