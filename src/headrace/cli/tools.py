@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from headrace.cli.flags import OK, Subcommands, add_command
 from headrace.errors import DefiniteError
+from headrace.extras import EMBEDDED, require_extra
 from headrace.shutdown import stop_on_signal
 
 SHELLS: Final = ("bash", "zsh", "fish")
@@ -77,6 +78,7 @@ def demo(arguments: argparse.Namespace) -> int:
         closed = threading.Event()
         stop_on_signal(closed.set)
         return open_shop(arguments.port, arguments.directory, closed.is_set)
+    require_extra(EMBEDDED)
     from headrace.demo.run import run_demo
 
     return run_demo(live=arguments.live, seconds=arguments.seconds, directory=arguments.directory)

@@ -17,7 +17,6 @@ from headrace.demo.private_server import PrivateServer, mariadb
 from headrace.demo.shop import DATABASE, DONE, TABLES, Workload, create_shop
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, TransientError
-from headrace.extras import EMBEDDED, require_extra
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.shutdown import stop_on_signal, temporary_directory
@@ -36,7 +35,6 @@ _PATIENCE_S: Final = 180.0
 @report_stages("starting the demo")
 def run_demo(*, live: bool, seconds: float, directory: str) -> int:
     """Replicate a shop; return 0 if the copy is exact."""
-    require_extra(EMBEDDED)
     with ExitStack() as stack:
         home = Path(directory or stack.enter_context(temporary_directory("headrace-demo-"))).resolve()
         stopped = threading.Event()
