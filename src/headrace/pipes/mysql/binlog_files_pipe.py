@@ -94,7 +94,8 @@ class BinlogFilesPipe(SchemaFollowingPipe):
             return
         start = BinlogPosition.from_json(state.start)
         with self._session(directory) as session:
-            limits = replace(self._settings.limits, parallelism=session.task_slots)
+            whole_tables = session.is_local and not self._targets.append_only
+            limits = replace(self._settings.limits, parallelism=session.task_slots, whole_tables=whole_tables)
             source = BinlogDirectory(log.path, start, limits, log.mariadb, stream.backlog.path)
             stream.run(session, source, ended, lambda _: None)
 

@@ -135,7 +135,13 @@ class MySQLPipe(SchemaFollowingPipe):
             BinlogPosition.from_json(started.state.start),
             self._relay(runners.stream.context.directory, started.state),
             self._settings.relay_bytes,
-            replace(self._settings.limits, parallelism=session.task_slots, poll_seconds=session.plan_wait_s),
+            replace(
+                self._settings.limits,
+                parallelism=session.task_slots,
+                # On a cluster, every task would fetch the whole batch from the server.
+                whole_tables=session.is_local and not self._targets.append_only,
+                poll_seconds=session.plan_wait_s,
+            ),
             server.mariadb,
             server.identity,
             self._segment_access(session),

@@ -24,6 +24,8 @@ class BatchLimits:
     latency_seconds: float = 0.0
     """Under steady changes, a batch ends this long after the one before it: fewer and larger batches cost less."""
     parallelism: int = 2
+    whole_tables: bool = False
+    """Whether one task reads a table with few changes whole: the sink pays for each block."""
     poll_seconds: float = 1.0
     """How long `plan` waits for new events before it returns an empty batch."""
 

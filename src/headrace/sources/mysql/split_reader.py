@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +30,7 @@ from headrace.sources.mysql.limits import BatchLimits, SegmentAccess
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments.segment_reader import ReadCatalog, Segment, TableReadPlan, read_segment
 from headrace.sources.mysql.segments.skipped_events import SkippedEvents
+from headrace.sources.mysql.segments.table_shares import TableShare, measure_tables, share_tables
 from headrace.sources.mysql.server.connection import MySQLAddress, TableChanged, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, ChunkBlocks, ReadSpan, read_chunk, read_chunk_at, snapshot_place
@@ -59,6 +60,8 @@ class SegmentSplit(JsonRecord):
     until: Offset
     """The end of the batch."""
     ordered: OrderedShare | None = None
+    tables: TableShare | None = None
+    """The tables that this task reads whole; None if every table is read by ranges."""
     created_with_rows: tuple[TableName, ...] = ()
     """Tables whose rows are not read: statements of the batch create them from a SELECT, and the driver takes a snapshot of them."""
 
@@ -104,7 +107,7 @@ class BinlogPlanner:
         mariadb: bool,
     ) -> None:
         """`log_end` returns the current end of the log, None if it is unknown."""
-        self._relay, self._start, self._log_end = indexed_log, start, log_end
+        self._relay, self._start, self._log_end, self._whole_tables = indexed_log, start, log_end, limits.whole_tables
         self._planner = BatchPlanner(indexed_log, limits, mariadb=mariadb)
 
     def initial(self) -> Offset:
@@ -130,8 +133,10 @@ class BinlogPlanner:
         statements = self._planner.statements(begin, stop)
         # A CREATE TABLE ... SELECT has its rows in the same group. They are skipped, and the driver takes a snapshot of the new table.
         left_out = tuple(one.creates_with_rows for one in statements if one.creates_with_rows is not None)
+        shares = self._share_tables(begin, stop, segments)
         splits: list[PlannedSplit] = [
-            SegmentSplit(segment, end, OrderedShare(ordered, share, len(segments)), left_out) for share, segment in enumerate(segments)
+            SegmentSplit(segment, end, OrderedShare(ordered, task, len(segments)), shares[task] if shares else None, left_out)
+            for task, segment in enumerate(segments)
         ]
         return [
             *(splits or [MarkSplit(end)]),
@@ -147,6 +152,21 @@ class BinlogPlanner:
     def _prepare_segment(self, segment: Segment) -> Segment:
         """Return a segment in the form that tasks need."""
         return segment
+
+    def _share_tables(self, begin: BinlogPosition, end: BinlogPosition, segments: Sequence[Segment]) -> list[TableShare]:
+        """Return which tables each task reads whole; nothing if every table is read by ranges."""
+        if not self._whole_tables or len(segments) < 2:
+            return []
+        batch = tuple(self._planner.file_segments(begin, end))
+        if any(segment.needs_expansion for segment in batch):
+            # Every task would expand all events of the batch.
+            return []
+        try:
+            sizes = measure_tables(batch)
+        except DefiniteError as error:
+            log.debug("tables are read by ranges, because the batch cannot be measured: %s", error.message)
+            return []
+        return share_tables(sizes, [segment.end - segment.start for segment in segments], batch)
 
     def _check_log_end(self, end: BinlogPosition) -> None:
         """Raise if the log now ends before a planned end: that part of the log is lost, and waiting cannot help."""
@@ -237,7 +257,14 @@ class MySQLReader:
         ordered = {name for name, plan in self.tables.items() if plan.ordered}
         if ordered and split.ordered is not None:
             yield from self._read_ordered(split.ordered, ordered - created, skipped)
-        catalog = self._catalog(lambda name: name not in ordered and name not in created, skipped)
+        left_out, shared = ordered | created, split.tables
+        if shared is None:
+            catalog = self._catalog(lambda name: name not in left_out, skipped)
+        else:
+            whole, divided = frozenset(shared.whole) - left_out, frozenset(shared.divided) - left_out
+            if whole:
+                yield from self._read_whole(shared.segments, whole, skipped)
+            catalog = self._catalog(divided.__contains__, skipped)
         with open_segment(split.segment, self.address) as segment:
             yield from read_segment(segment, catalog)
         return SegmentRead(split.until, [] if skipped is None else skipped.to_report())
@@ -249,9 +276,12 @@ class MySQLReader:
         """Read the whole batch for this task's share of the ordered tables. A table's blocks are the same whichever task reads them."""
         mine = {name for name in ordered if zlib.crc32(str(name).encode()) % batch.of == batch.share}
         if mine:
-            for segment in batch.segments:
-                with open_segment(segment, self.address) as found:
-                    yield from read_segment(found, self._catalog(mine.__contains__, skipped))
+            yield from self._read_whole(batch.segments, mine, skipped)
+
+    def _read_whole(self, segments: Iterable[Segment], names: Set[TableName], skipped: SkippedEvents | None) -> Iterator[ChangeBlock]:
+        for segment in segments:
+            with open_segment(segment, self.address) as found:
+                yield from read_segment(found, self._catalog(names.__contains__, skipped))
 
     def _read_chunk(self, chunk: Chunk) -> ChunkBlocks:
         plan = self.tables.get(chunk.name)

@@ -152,6 +152,10 @@ class BatchPlanner:
         """Return all of [start, end), cut by its bytes alone, so that a replay reads the same blocks."""
         return [segment for one in self._file_ranges(start, end) for segment in self._split(one, _ORDERED_SEGMENT_BYTES, start.epoch)]
 
+    def file_segments(self, start: BinlogPosition, end: BinlogPosition) -> list[Segment]:
+        """Return all of [start, end) as one segment per log file."""
+        return [segment for one in self._file_ranges(start, end) for segment in self._split(one, one.stop - one.begin, start.epoch)]
+
     def holds_rows(self, segment: Segment) -> bool:
         """Whether a segment has rows to read. Log files without groups need no task."""
         with self._relay.changed:
