@@ -185,15 +185,17 @@ class FakeControl:
     def metrics(self, name: str, span: str) -> Series:
         return made_up_series(span, self._clock(), 1 + len(name) % 3)
 
-    def log(self, name: str, query: LogQuery) -> LogPage:
-        self._find(name)
+    def log(self, name: str, query: LogQuery) -> LogPage:  # noqa: ARG002
         return made_up_log(self._begun, self._clock(), query)
 
     def table_rates(self, name: str) -> TableSeries:
-        pipe, now = self._find(name), self._clock()
-        busiest = [table.name for table in pipe.made.tables][:MAX_TABLES]
+        now = self._clock()
+        [tables] = [pipe.tables for pipe in self.status().pipes if pipe.name == name]
         times = [now - 10.0 * at for at in range(359, -1, -1)]
-        return TableSeries(10, now, {table: tuple(self._rate(pipe, at) / len(busiest) for at in times) for table in busiest})
+        shares = {table.name: 1 / (2 + number) for number, table in enumerate(tables[:MAX_TABLES])}
+        return TableSeries(
+            10, now, {table: tuple(1000 * share * (1 + math.sin(at / 300)) for at in times) for table, share in shares.items()}
+        )
 
     def _asked(self, *what: Any) -> None:
         with self._lock:

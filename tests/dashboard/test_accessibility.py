@@ -12,7 +12,7 @@ from testkit.servers.browser import keep, overflow, settle
 
 Open = Callable[..., Page]
 
-PARTS = {"timeline": "#pipe-events", "query": "#query-result", "log": "#pipe-log"}
+PARTS = {"timeline": "#pipe-events", "query": "#query-head", "log": "#pipe-log"}
 """Parts of a pipe's page that get a picture of their own."""
 CONTROLS = "a[href], button, input, select, textarea, summary, [tabindex='0']"
 REACHABLE = """controls => [...document.querySelectorAll(controls)].filter((node) => !node.disabled

@@ -55,6 +55,7 @@ def test_levels_search_older_lines_and_follow(look: Open) -> None:
     page.locator("#pipe-log").scroll_into_view_if_needed()
     keep(page, "made-up-log-search")
     page.get_by_label("Search the log").fill("nothing has this")
+    expect(page.locator("#pipe-log .nothing")).to_be_visible()
     expect(page.locator("#pipe-log .nothing")).to_have_text("No such line.")
     page.get_by_label("Search the log").fill("")
     expect(page.locator("#pipe-log .says")).to_have_text(re.compile(r"^\d+ lines$"))

@@ -136,7 +136,7 @@ def test_other_words_are_not_masked(text: str) -> None:
     assert mask_secrets(text) == text
 
 
-@pytest.mark.parametrize("part", ["x", "://", "x:", "mysql://", "a://b:", "'x", "token ", "password=", "identified by ", "=", "bearer ", "\\'"])
+@pytest.mark.parametrize("part", ["x", "://", "x:", "mysql://", "a://b:", "'x", "token ", "password=", "identified by ", "bearer ", "\\'"])
 def test_long_texts_are_masked_in_linear_time(part: str) -> None:
     """Masking took time in proportion to the square of the length: minutes for 100,000 letters without a blank."""
     began = time.process_time()

@@ -101,7 +101,7 @@ def _statements(spec: PipeSpec, schema: TableSchema) -> list[str]:
 
 
 def _values(rows: pa.Table, column: Column) -> list[Any]:
-    values = rows.column(column.name).to_pylist()
+    values: list[Any] = rows.column(column.name).to_pylist()
     if pa.types.is_fixed_size_binary(column.arrow_type):
         return [None if value is None else column.type.print_value(value) for value in values]
     return values

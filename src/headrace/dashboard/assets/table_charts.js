@@ -37,7 +37,8 @@ export class TableCharts {
   }
 
   draw(chart, table) {
-    const points = this.changes[table] ?? null;
+    // A table may have the name of a property of every object.
+    const points = Object.hasOwn(this.changes, table) ? this.changes[table] : null;
     // A row is drawn every second, its points change every ten.
     if (chart.drawn === points) return;
     chart.drawn = points;
