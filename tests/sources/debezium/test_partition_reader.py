@@ -228,6 +228,35 @@ def test_events_that_are_sent_again_are_no_sign_of_compression() -> None:
     assert len(found) == 12
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        # The connector stopped after row 5 and repeats the event from row 2 on. Rows 0 to 3 were in the batch before.
+        [4, 5, 2, 3, 4, 5],
+        # Other partitions have the other rows.
+        [5, 3, 5, 7],
+        # The repetition of row 5 is in the next batch.
+        [5, 3],
+    ],
+)
+def test_an_event_is_sent_again_although_a_batch_begins_inside_it(rows: list[int]) -> None:
+    event_rows = [event("u", {**ROW, "stock": stock}, ROW, row=stock) for stock in range(8)]
+    assert len(versions(reader().read(records([event_rows[row] for row in rows])))) == len(rows)
+
+
+@pytest.mark.parametrize("rows", [[4, 5, 2, 3, 4, 5], [5, 3, 5]])
+def test_other_changes_of_the_same_rows_are_a_sign_of_compression(rows: list[int]) -> None:
+    batch = [event("u", {**ROW, "stock": number}, ROW, row=row) for number, row in enumerate(rows)]
+    with pytest.raises(DefiniteError, match="compresses its log"):
+        reader().read(records(batch))
+
+
+def test_a_fall_after_which_another_event_follows_is_a_sign_of_compression() -> None:
+    batch = [event(pos=50), event("u", before=ROW, row=5), event("u", before=ROW, row=3), event("u", before=ROW, pos=200)]
+    with pytest.raises(DefiniteError, match="compresses its log"):
+        reader().read(records(batch))
+
+
 def test_a_changed_key_without_its_headers_is_still_a_deletion_and_an_insertion() -> None:
     old, new = {**ROW, "id": 1}, {**ROW, "id": 2}
     decoded = reader().read(

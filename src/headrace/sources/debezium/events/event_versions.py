@@ -13,7 +13,7 @@ different rules. A record has the same version in every partition and batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -178,8 +178,7 @@ def check_ascending(
         # A restarted connector goes back in the log, or in the event at which it stopped.
         if places[fall] < places[fall - 1] or (places[fall] == places[fall - 1] and lines[fall] > lines[fall - 1]):
             continue
-        twins = [earlier for earlier in range(fall) if (places[earlier], lines[earlier]) == (places[fall], lines[fall])]
-        if not any(same(int(changes[twin]), int(changes[fall])) for twin in twins):
+        if not _is_sent_again(places, lines, fall, lambda one, other: same(int(changes[one]), int(changes[other]))):
             file, _, pos = places[fall].rpartition(":")
             raise DefiniteError(
                 f"several events of one table are at {file}:{int(pos)}: the source compresses its log, so positions do not order them",
@@ -187,6 +186,21 @@ def check_ascending(
                 hint="switch binlog_transaction_compression (MariaDB: log_bin_compress) off in the source, or start over with "
                 "versions = offset",
             )
+
+
+def _is_sent_again(places: Sequence[str], lines: npt.NDArray[np.int64], fall: int, same: Callable[[int, int], bool]) -> bool:
+    """Return whether the changes from `fall` on are changes of one event that a restarted connector sent before."""
+    place = places[fall]
+    before = [earlier for earlier in range(fall) if places[earlier] == place]
+    at = fall
+    # The first ones may have come in an earlier batch. Then a later one was sent before in this batch.
+    while at < len(places) and places[at] == place and (at == fall or lines[at] > lines[at - 1]):
+        twins = [earlier for earlier in before if lines[earlier] == lines[at]]
+        if twins:
+            return any(same(twin, at) for twin in twins)
+        at += 1
+    # The batch begins and ends within the event: what would show the repetition is in other batches.
+    return at == len(places) and bool(before) and before[0] == 0
 
 
 def file_number(name: str, place: str) -> tuple[str, int]:
