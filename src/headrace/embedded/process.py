@@ -24,7 +24,7 @@ from headrace.embedded.engine.directory_lock import DirectoryInUse, ServingProce
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.extras import EMBEDDED, require_extra
 from headrace.shortage import full_directory, shortage_in
-from headrace.stage_report import report_stages
+from headrace.stage_report import enter_stage
 
 log = logging.getLogger(__name__)
 
@@ -116,13 +116,13 @@ class EmbeddedServer:
         """
         require_extra(EMBEDDED)
         make_directory(self.path)
-        with report_stages(f"starting an embedded ClickHouse in {self.path}"):
-            for _ in range(_START_ATTEMPTS - 1):
-                try:
-                    return self._start_once()
-                except EngineCrashed as crash:
-                    log.warning("%s; it is started again", crash)
-            return self._start_once()
+        enter_stage(f"starting an embedded ClickHouse in {self.path}")
+        for _ in range(_START_ATTEMPTS - 1):
+            try:
+                return self._start_once()
+            except EngineCrashed as crash:
+                log.warning("%s; it is started again", crash)
+        return self._start_once()
 
     def _start_once(self) -> Self:
         lifeline_reader, self._parent_pipe = os.pipe()
