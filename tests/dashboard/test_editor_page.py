@@ -103,7 +103,7 @@ def test_a_new_pipe_from_its_checks_to_the_file(open_page: Callable[..., Page], 
     assert shop.account.password not in page.content()
     page.get_by_role("button", name="Check source and sink").click()
     expect(page.get_by_role("heading", name=re.compile("^Source: "))).to_contain_text("checks passed")
-    expect(page.get_by_role("heading", name=re.compile("^Sink: "))).to_contain_text("1 checks passed")
+    expect(page.get_by_role("heading", name=re.compile("^Sink: "))).to_contain_text("1 check passed")
 
     page.get_by_role("button", name="List tables").click()
     tree = page.locator(".edit-tree")

@@ -1,6 +1,7 @@
 // Parts of the edit page: fields with labels, findings of checks, errors, a diff, a grid. Data is set as text, never as markup.
 
 import { el } from "./dom.js";
+import { plural } from "./format.js";
 
 let fields = 0;
 
@@ -72,7 +73,7 @@ export function findings(title, found) {
     list.append(item);
   }
   const bad = found.filter((one) => one.level === "error").length;
-  const says = !found.length ? "nothing to check" : bad ? `${bad} of ${found.length} checks failed` : `${found.length} checks passed`;
+  const says = !found.length ? "nothing to check" : bad ? `${bad} of ${plural(found.length, "check")} failed` : `${plural(found.length, "check")} passed`;
   return el("div", { class: "edit-side" }, el("h3", {}, `${title}: `, el("span", { class: bad ? "bad-text" : "good-text", text: says })), list);
 }
 

@@ -150,6 +150,7 @@ function label(x, y, anchor, text) {
 }
 
 function axisNumber(value, each) {
+  if (Math.abs(value) >= 1e15) return value.toExponential(1);
   if (Math.abs(value) >= 10_000) return show.short(Math.round(value));
   const digits = Math.max(0, Math.min(6, -Math.floor(Math.log10(each))) + (each % 1 ? 1 : 0));
   return value.toLocaleString("en-US", { maximumFractionDigits: digits });
