@@ -70,6 +70,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell that starts pytest in the background ignores SIGINT; processes that the tests start and interrupt would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        # So does nohup with SIGHUP.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     config.stash[UNAVAILABLE] = {}
     config.stash[BEGAN] = time.time()
     config.stash[SLOW] = 0

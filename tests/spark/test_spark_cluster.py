@@ -16,6 +16,7 @@ import pytest
 
 from headrace.cli.flags import parse_spark_settings
 from headrace.errors import DefiniteError, TransientError
+from headrace.extras import EXTRAS
 from headrace.model.table_selection import Selection
 from headrace.pipes.factory import check_reach
 from headrace.pipes.spec import PipeSpec
@@ -152,9 +153,11 @@ def test_what_is_sent_is_named_after_its_content(tmp_path: Path) -> None:
 
 
 def test_required_distributions_of_tasks() -> None:
-    needed = _required_distributions("headrace")
-    assert {"numba", "numpy", "pyarrow", "pandas", "clickhouse-connect", "pymysql", "authlib", "scylla-driver"} <= needed
-    assert not {"chdb", "pyspark", "pytest", "ruff"} & needed
+    base = _required_distributions("headrace")
+    assert {"numba", "numpy", "pyarrow", "pandas", "clickhouse-connect", "pymysql"} <= base
+    extras = _required_distributions("headrace", frozenset(extra.name for extra in EXTRAS))
+    assert {"authlib", "confluent-kafka", "duckdb", "scylla-driver"} <= extras - base
+    assert not {"chdb", "pyspark", "pytest", "ruff"} & extras
 
 
 @pytest.mark.parametrize(

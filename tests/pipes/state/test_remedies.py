@@ -71,11 +71,14 @@ ACTIONS: Final = {
     "--yes": "tests/service/test_control_verbs.py::test_skipping_asks_first",
     "--zero-dates": _SETTINGS + "test_a_pipe_halted_at_a_zero_date_resumes",
     # Commands.
+    "headrace check": "tests/cli/test_check.py::test_a_sound_server",
     "headrace config": "tests/config/test_config_runs.py::test_files_of_three_tools_run",
+    "headrace convert": "tests/config/test_importers.py::test_convert_writes_a_file_that_was_not_there",
     "headrace help": "tests/cli/test_cli.py::test_help_names_every_command",
     "headrace init": "tests/cli/test_init.py::test_the_written_file_runs",
     "headrace release": "tests/pipes/test_target_ownership_servers.py"
     "::test_a_second_pipe_is_refused_until_the_claim_of_the_first_is_given_up",
+    "headrace reload": "tests/service/test_reload.py::test_reloads_of_a_process",
     "headrace replicate": "tests/test_newcomer.py",
     "headrace resync": _SETTINGS + "test_rows_that_hold_former_choices_are_read_again_by_the_printed_command",
     "headrace run": "tests/service/test_run.py::test_control_commands_reach_a_running_process",
