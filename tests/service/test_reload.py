@@ -106,7 +106,7 @@ def test_new_removed_and_changed_pipes(tmp_path: Path, caplog: pytest.LogCapture
     assert stage(supervisor, "same") is PipeStage.STOPPED
 
 
-def test_a_changed_pipe_waits_for_its_batch_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_pipe_waits_for_its_current_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = File(configuration(tmp_path, ("slow", ("slow",)), ("same", ("same",))))
     scenarios = {"slow": Scenario("run"), "same": Scenario("run")}
     with supervised(file, scenarios) as supervisor:

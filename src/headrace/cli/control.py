@@ -160,7 +160,7 @@ def _check_known(known: Sequence[str], names: Sequence[str]) -> None:
 
 def pause(arguments: argparse.Namespace) -> int:
     return _apply_to_pipes(
-        arguments, lambda control, name: control.pause(name), "pauses, after the batch under way; `headrace resume` lets it go on"
+        arguments, lambda control, name: control.pause(name), "pauses, after the current batch; `headrace resume` lets it go on"
     )
 
 

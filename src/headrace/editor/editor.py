@@ -140,7 +140,7 @@ class Editor:
             replace_pipe_file(file, text)
             try:
                 return {**described, "digest": replace(file, text=text).digest, "reload": self.reload().to_json()}
-            except DefiniteError as error:
+            except HeadraceError as error:
                 raise DefiniteError(f"the file is written, and not applied: {error.message}", place=error.place, hint=error.hint) from error
 
     def _described(self, file: PipeFile, text: str, name: str) -> dict[str, Any]:

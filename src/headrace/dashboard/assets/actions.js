@@ -80,9 +80,9 @@ export function confirm({ title, text, detail = "", items = [], button, danger =
 }
 
 const DONE = {
-  pause: "pauses after the batch under way",
+  pause: "pauses after the current batch",
   resume: "goes on",
-  stop: "stops after the batch under way",
+  stop: "stops after the current batch",
   verify: "is being compared with its source",
   resync: "reads tables again",
   skip: "goes on after the event",
@@ -110,7 +110,7 @@ export async function act(pipe, action, body = {}) {
 }
 
 export async function stop(pipe) {
-  const text = "It ends after the batch under way, and stays so until it is resumed or the process starts again. Nothing is lost: it goes on where it was.";
+  const text = "It ends after the current batch, and stays so until it is resumed or the process starts again. Nothing is lost: it goes on where it was.";
   if (await confirm({ title: `Stop ${pipe.name}?`, text, button: "Stop" })) await act(pipe, "stop");
 }
 

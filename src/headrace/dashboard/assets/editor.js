@@ -204,7 +204,7 @@ export class Editor {
 
   async #delete() {
     const { name } = this.draft;
-    const text = "It stops after the batch under way, and its section is removed from the file. Its source, its sink, its state and the rows in the sink stay.";
+    const text = "It stops after the current batch, and its section is removed from the file. Its source, its sink, its state and the rows in the sink stay.";
     if (!(await confirm({ title: `Delete ${name}?`, text, button: "Delete", danger: true }))) return;
     const answer = await this.#ask(null, this.result.body, "delete", { digest: this.known.digest, pipe: name }, () => [], false);
     if (!answer) return;

@@ -199,8 +199,8 @@ def _is_sent_again(places: Sequence[str], lines: npt.NDArray[np.int64], fall: in
         if twins:
             return any(same(twin, at) for twin in twins)
         at += 1
-    # The batch begins and ends within the event: what would show the repetition is in other batches.
-    return at == len(places) and bool(before) and before[0] == 0
+    # No change of this batch proves a repetition.
+    return False
 
 
 def file_number(name: str, place: str) -> tuple[str, int]:
