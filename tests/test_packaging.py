@@ -8,11 +8,14 @@ import shutil
 import site
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 import headrace
 
@@ -74,6 +77,14 @@ def test_the_installed_wheel_runs(packages: tuple[Path, Path], tmp_path: Path) -
     made = "import pathlib; from headrace.embedded.process import EmbeddedServer; EmbeddedServer(pathlib.Path('copy')).start().stop()"
     subprocess.run([str(home / "bin" / "python"), "-I", "-c", made], cwd=tmp_path, timeout=120, check=True)
     assert "42" in run("sql", "chdb:./copy", "SELECT 6 * 7 AS answer")
+
+
+def test_pinned_versions_permit_the_oldest_python() -> None:
+    """Debian 12 has Python 3.11.2: a version that needs a later one cannot be installed there, while these tests run with a later one."""
+    oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    needs = {found.name: found.metadata.get("Requires-Python") or "" for found in distributions()}
+    assert {"pyspark", "pymdown-extensions"} <= needs.keys()
+    assert {name: python for name, python in needs.items() if not SpecifierSet(python).contains(f"{oldest}.0")} == {}
 
 
 @pytest.mark.slow(because="test_a_pipe_without_its_extra_does_not_start; test_the_base_imports_no_package_of_an_extra")
