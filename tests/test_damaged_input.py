@@ -57,7 +57,7 @@ def fuzz(suite: str, flavour: str, first: int, count: int) -> dict[str, int]:
 @pytest.mark.timeout(PATIENCE_S + 20)
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize(
-    "count", [10_000, pytest.param(100_000, marks=pytest.mark.slow(because="test_mutations_of_a_log has 10,000 for each server"))]
+    "count", [3_000, pytest.param(100_000, marks=pytest.mark.slow(because="test_mutations_of_a_log has 3,000 for each server"))]
 )
 def test_mutations_of_a_log(flavour: str, count: int) -> None:
     outcomes = fuzz("logs", flavour, FIRST, count * TIMES)

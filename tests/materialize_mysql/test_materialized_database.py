@@ -100,6 +100,9 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
         opened.kill()
 
 
+@pytest.mark.slow(
+    because="test_a_client_creates_detaches_attaches_and_drops_a_database runs the same statements over HTTP, with their pipe"
+)
 @pytest.mark.timeout(900)
 def test_a_database_is_created_followed_shown_and_dropped(
     mysql_server: PrivateServer, account: Account, execute: Callable[[str], None], sink: Sink, capsys: pytest.CaptureFixture[str]

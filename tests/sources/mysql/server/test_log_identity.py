@@ -321,6 +321,7 @@ def purge(server: PrivateServer) -> None:
             cursor.execute(f"PURGE BINARY LOGS TO '{newest}'")
 
 
+@pytest.mark.slow("mysql", because="the test itself on MariaDB; test_a_restored_backup[mysql]")
 def test_a_server_with_the_same_gtids_and_other_content(
     fresh_server: Callable[..., PrivateServer], clickhouse: EmbeddedServer, tmp_path: Path
 ) -> None:
@@ -363,13 +364,15 @@ def claim(server: PrivateServer, database: str, gtids: str) -> None:
         cursor.execute("SET gtid_next = 'AUTOMATIC'")
 
 
-@pytest.mark.slow("mysql", because="test_a_running_pipe_notices_a_reset[mariadb], test_a_restored_backup[mysql]")
-def test_a_running_pipe_notices_a_reset(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow("mysql", because="the test itself on MariaDB; test_a_restored_backup[mysql]")
+@pytest.mark.slow("all counts", because="test_a_running_pipe_notices_a_reset[mariadb-as many]")
+@pytest.mark.parametrize("counts", [(7,), COUNTS], ids=["as many", "all counts"])
+def test_a_running_pipe_notices_a_reset(copy: Copy, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_comparison, "_LOOK_AT_LOG_END_S", 0.2)
     monkeypatch.setattr(log_comparison, "_CHECK_IDLE_LOG_S", 1.0)
     monkeypatch.setattr(replication_client, "_SILENCE_S", 4)
     execute(copy.server, RESET[copy.server.flavour])
-    for count in COUNTS:
+    for count in counts:
         copy.write(7)
         error = run_over_reset(copy, count)
         assert REPLACED in error.message, count
