@@ -36,6 +36,7 @@ HOSTILE_NAMES = (
     "long-" + "x" * 300,
     "emoji-\U0001f6b0 名前 اسم",
 )
+CUT_TEXTS = "shown => shown.filter(text => text.scrollWidth > text.clientWidth).map(text => text.textContent)"
 
 
 class _OwnPipes(FakeControl):
@@ -252,6 +253,7 @@ def test_a_phone(look: Open) -> None:
         page.evaluate("name => { location.hash = name ? `#/pipes/${name}` : '#/' }", name)
         settle(page, 0.5)
         assert overflow(page) <= 0, name
+        assert page.eval_on_selector_all(".tile :is(b, span)", CUT_TEXTS) == [], name
         keep(page, f"made-up-phone-{name.partition('%')[0] or 'overview'}", whole=True)
     page.locator(".back").click()
     expect(page.locator("#totals")).to_be_visible()
