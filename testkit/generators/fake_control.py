@@ -158,7 +158,8 @@ class FakeControl:
 
     def reload(self) -> ReloadResult:
         self._asked("reload")
-        return ReloadResult(started=("fresh",), unchanged=("shop",), needs_restart=("[headrace] master",))
+        applied = ("[headrace] address", "[alerts.chat]")
+        return ReloadResult(started=("fresh",), unchanged=("shop",), needs_restart=("[headrace] master",), applied=applied)
 
     def alerts(self) -> AlertsStatus:
         failed = f"events: failed: the value of column {HOSTILE} is no date"

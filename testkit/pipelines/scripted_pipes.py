@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -78,12 +78,14 @@ def configuration(state: Path, *pipes: tuple[str, tuple[str, ...]], disabled: tu
 
 
 @contextmanager
-def supervised(asked: Configuration, scenarios: dict[str, Scenario]) -> Iterator[Supervisor]:
+def supervised(
+    asked: Configuration, scenarios: dict[str, Scenario], read_again: Callable[[], Configuration] | None = None
+) -> Iterator[Supervisor]:
     @contextmanager
     def build(spec: PipeSpec, view: ProgressView, _: Runtime) -> Iterator[BuiltPipe]:
         yield BuiltPipe(ScriptedPipe(scenarios[spec.name], spec.settings, view), lambda: False)
 
-    with Supervisor(asked, build=build, runtime=SparkRuntime()) as supervisor:
+    with Supervisor(asked, build=build, runtime=SparkRuntime(), read_again=read_again) as supervisor:
         yield supervisor
 
 

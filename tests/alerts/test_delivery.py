@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -46,9 +46,31 @@ def failed(*names: str) -> Observation:
 
 @contextmanager
 def delivering(directory: Path, chosen: tuple[AlertRule, ...], **options: float) -> Iterator[AlertStore]:
-    store = AlertStore(directory, chosen, BEGAN)
-    with AlertDelivery(store, **{"first_wait_s": 0.05, **options}):
+    with reloading(directory, chosen, **options) as (store, _):
         yield store
+
+
+Reload = Callable[[tuple[AlertRule, ...]], None]
+
+
+@contextmanager
+def reloading(directory: Path, chosen: tuple[AlertRule, ...], **options: float) -> Iterator[tuple[AlertStore, Reload]]:
+    store = AlertStore(directory, chosen, BEGAN)
+    with AlertDelivery(store, **{"first_wait_s": 0.05, **options}) as delivery:
+
+        def reload(rules: tuple[AlertRule, ...]) -> None:
+            began = time.monotonic()
+            store.set_rules(rules, time.time())
+            delivery.follow_rules()
+            assert time.monotonic() - began < WAIT_S / 6, "a reload waits for no receiver"
+
+        yield store, reload
+
+
+def threads() -> dict[str, threading.Thread]:
+    """Those of receivers, by the names of the rules."""
+    prefix = "headrace-alerts-"
+    return {one.name.removeprefix(prefix): one for one in threading.enumerate() if one.name.startswith(prefix)}
 
 
 def test_alerts_arrive_in_order_once_and_are_recorded(tmp_path: Path) -> None:
@@ -217,6 +239,126 @@ def test_rules_that_are_gone_leave_nothing(tmp_path: Path, caplog: pytest.LogCap
     assert "there is no [alerts.chat] any more: 1 alerts" in caplog.text
     assert [rule.name for rule in store.status().rules] == ["mail"]
     assert set(json.loads((tmp_path / "alerts.json").read_text())["rules"]) == {"mail"}
+
+
+def test_a_changed_address_gets_what_waits_at_once(tmp_path: Path) -> None:
+    with webhook() as old, webhook() as new, reloading(tmp_path, rules(chat=old.port)) as (store, reload):
+        old.answers, old.headers = [500] * 100, {"Retry-After": "600"}
+        store.observe(failed("a", "b"))
+        assert store.flush(WAIT_S)
+        [first] = old.posted
+        reload(rules(chat=new.port))
+        wait_until(lambda: len(store.status().deliveries) == 2, WAIT_S)
+        assert [one.body["pipe"] for one in new.posted] == ["a", "b"]
+        assert new.posted[0].body["id"] == first.body["id"]
+        store.observe(failed("a", "b"))
+        assert store.flush(WAIT_S)
+        assert (len(old.posted), len(new.posted)) == (1, 2), "each alert is sent once"
+        [status] = store.status().rules
+        assert (status.address, status.queued, status.error) == (f"http://127.0.0.1:{new.port}", 0, "")
+
+
+def test_a_changed_threshold_shortens_no_wait(tmp_path: Path) -> None:
+    with webhook() as receiver, reloading(tmp_path, rules(chat=receiver.port)) as (store, reload):
+        receiver.answers, receiver.headers = [429], {"Retry-After": "600"}
+        store.observe(failed("a"))
+        assert store.flush(WAIT_S)
+        [chat] = rules(chat=receiver.port)
+        reload((replace(chat, lag_s=7.0),))
+        time.sleep(0.5)
+        assert len(receiver.posted) == 1
+        assert store.status().rules[0].lag_seconds == 7.0
+        assert "429" in store.status().rules[0].error
+        reload((replace(chat, timeout_s=3.0),))
+        wait_until(lambda: receiver.accepted, WAIT_S)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_attempt_ends_before_its_receiver_changes(status: int, tmp_path: Path) -> None:
+    begun, release = threading.Event(), threading.Event()
+    with webhook() as old, webhook() as new, reloading(tmp_path, rules(chat=old.port)) as (store, reload):
+        old.hold, old.answers = lambda: (begun.set(), release.wait(WAIT_S)), [status]
+        [chat] = rules(chat=old.port)
+        reload((replace(chat, timeout_s=WAIT_S),))
+        store.observe(failed("a"))
+        assert begun.wait(WAIT_S)
+        reload(rules(chat=new.port))
+        store.observe(failed("a", "b"))
+        time.sleep(0.2)
+        assert new.posted == []
+        release.set()
+        wait_until(lambda: len(store.status().deliveries) == 2, WAIT_S)
+        accepted = [(one.body["pipe"], hook is new) for hook in (old, new) for one in hook.accepted]
+        assert accepted == [("a", status != 200), ("b", True)]
+
+
+def test_a_receiver_vanishes_during_an_attempt_and_returns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    begun, release = threading.Event(), threading.Event()
+    with webhook() as slow, webhook() as other, reloading(tmp_path, rules(chat=slow.port, other=other.port)) as (store, reload):
+        slow.hold = lambda: (begun.set(), release.wait(WAIT_S))
+        [chat, kept] = rules(chat=slow.port, other=other.port)
+        patient = replace(chat, timeout_s=WAIT_S)
+        reload((patient, kept))
+        store.observe(failed("a", "b"))
+        assert begun.wait(WAIT_S)
+        before = threads()
+        with caplog.at_level(logging.WARNING, "headrace"):
+            reload((kept,))
+        assert "there is no [alerts.chat] any more: 2 alerts that waited for it are dropped" in caplog.text
+        assert set(json.loads((tmp_path / "alerts.json").read_text())["rules"]) == {"other"}
+        assert [rule.name for rule in store.status().rules] == ["other"]
+        # It returns while the attempt of its predecessor lasts: what lasts is new for it.
+        slow.hold = lambda: None
+        reload((patient, kept))
+        store.observe(failed("a"))
+        wait_until(lambda: [one.body["pipe"] for one in slow.posted] == ["a"], WAIT_S)
+        assert store.flush(WAIT_S)
+        release.set()
+        before["chat"].join(WAIT_S)
+        assert not before["chat"].is_alive()
+        assert threads()["other"] is before["other"]
+        assert sorted(one.body["pipe"] for one in slow.posted) == ["a", "a"], "what was dropped is not sent"
+        assert [(one.pipe, one.receiver) for one in store.status().deliveries if one.receiver == "chat"] == [("a", "chat")]
+        assert [one.body["pipe"] for one in other.accepted] == ["a", "b"]
+
+
+def test_an_outcome_belongs_to_the_receiver_that_was_tried(tmp_path: Path) -> None:
+    store, [chat] = AlertStore(tmp_path, rules(chat=1), BEGAN), rules(chat=1)
+    store.observe(failed("a"))
+    tried = store.first("chat")
+    assert tried is not None
+    assert [store.set_failure("chat", tried.alert, "it answers 500") for _ in range(2)] == [1, 2]
+    store.set_rules((replace(chat, lag_s=7.0),), time.time())
+    assert store.status().rules[0].error == "it answers 500"
+    store.set_rules(rules(chat=2), time.time())
+    assert store.first("chat") == replace(tried, attempts=0), "the waits begin again"
+    # The section is removed and returns, while an attempt lasts.
+    for now in ((), rules(chat=1)):
+        store.set_rules(now, time.time())
+        assert store.set_failure("chat", tried.alert, "it answers 500") == 0
+    store.observe(failed("b"))
+    store.finish("chat", tried.alert, "sent")
+    assert store.set_failure("chat", tried.alert, "it answers 500") == 0
+    waiting = store.first("chat")
+    assert waiting is not None
+    assert (waiting.alert.pipe, waiting.attempts) == ("b", 0)
+    assert store.status().deliveries == ()
+
+
+def test_a_receiver_vanishes_during_a_wait(tmp_path: Path) -> None:
+    with webhook() as receiver, reloading(tmp_path, rules(chat=receiver.port)) as (store, reload):
+        receiver.answers, receiver.headers = [500], {"Retry-After": "600"}
+        store.observe(failed("a"))
+        assert store.flush(WAIT_S)
+        thread = threads()["chat"]
+        reload(())
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+        assert store.status().rules == store.status().open == ()
+        store.observe(failed("b"))
+        reload(rules(chat=receiver.port))
+        store.observe(failed("c"))
+        wait_until(lambda: [one.body["pipe"] for one in receiver.accepted] == ["c"], WAIT_S)
 
 
 def test_schema_changes_survive_in_the_file(tmp_path: Path) -> None:

@@ -43,6 +43,11 @@ class Scene:
         self.began = START + self.now
         self.__post_init__()
 
+    def change(self, more: str) -> None:
+        """Give the running detector another rule."""
+        self.rule = rule(more)
+        self.detector.set_rule(self.rule)
+
     def see(self, pipe: PipeObservation | None = None, *, after: float = 1.0, disks: tuple[DiskObservation, ...] = ()) -> list[Alert]:
         self.now += after
         pipes = () if pipe is None else (pipe,)
@@ -208,6 +213,55 @@ def test_low_disk() -> None:
     [ended] = scene.see(disks=disk(11), after=30)
     assert (ended.kind, ended.recovers) == (AlertKind.RECOVERED, alert.id)
     assert "disk space again" in ended.summary
+
+
+def test_a_changed_rule_reports_what_lasts_and_repeats_nothing() -> None:
+    scene = Scene(rule('events = ["schema_change"]'))
+    late = replace(PIPE, lag_s=100.0)
+    assert scene.kinds(FAILED, FAILED) == []
+    assert scene.state.open == {}, "only what was reported is open"
+    scene.change("")
+    [alert] = scene.see(FAILED)
+    assert alert.kind is AlertKind.FAILED
+    scene.change('events = ["lag", "recovered"]')
+    assert scene.kinds(FAILED) == []
+    scene.change("")
+    assert scene.kinds(FAILED) == [], "it was reported before"
+    assert [one.recovers for _ in range(2) for one in scene.see(PIPE, after=RECOVERY_S)] == [alert.id]
+    scene.change('events = ["lag"]\nlag_seconds = 50\nlag_for_seconds = 300')
+    assert scene.kinds(late, late, after=250) == []
+    scene.change('events = ["lag"]\nlag_seconds = 50\nlag_for_seconds = 251')
+    assert scene.kinds(late) == ["lag"], "it has lasted"
+    assert scene.kinds(compared(a="different")) == []
+    scene.change("")
+    assert scene.kinds(compared(a="different")) == ["differences"]
+
+
+def test_a_lag_above_a_new_threshold_must_last_again() -> None:
+    scene = Scene(rule("lag_seconds = 10\nlag_for_seconds = 300"))
+    late = replace(PIPE, lag_s=100.0)
+    assert scene.kinds(late, late, after=299) == []
+    scene.change("lag_seconds = 90\nlag_for_seconds = 300")
+    assert scene.kinds(late, late, after=200) == []
+    assert scene.kinds(late, after=100) == ["lag"]
+
+
+def test_what_a_changed_rule_no_longer_covers_is_not_open() -> None:
+    scene = Scene(rule())
+    crm = replace(FAILED, name="crm/east", group="crm")
+    assert scene.kinds(FAILED, crm) == ["failed", "failed"]
+    scene.change('pipes = ["shop"]')
+    assert set(scene.state.open) == {"failed:shop"}
+    assert scene.kinds(FAILED, crm) == []
+
+
+def test_schema_changes_of_the_past_are_no_news_for_a_changed_rule() -> None:
+    scene = Scene(rule('pipes = ["shop"]\nevents = ["failed"]'))
+    crm = replace(changed((1, "ALTER a")), name="crm", group="crm")
+    assert scene.kinds(changed((1, "ALTER a")), crm) == []
+    scene.change("")
+    assert scene.kinds(changed((1, "ALTER a")), crm) == []
+    assert scene.kinds(replace(crm, schema_changes=changed((1, "ALTER a"), (2, "ALTER b")).schema_changes)) == ["schema_change"]
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,24 @@ import http.client
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from headrace.alerts.status import AlertsStatus
-from headrace.dashboard.server import Server
+from headrace.config.document import parse_document
+from headrace.config.load import resolve
+from headrace.dashboard.server import Server, serve
+from headrace.errors import DefiniteError
 from headrace.service.status import ServiceStatus
 from testkit.generators.fake_control import HOSTILE, TOKEN, FakeControl
-from testkit.servers.browser import keep
+from testkit.pipelines.scripted_pipes import Scenario, configuration, supervised
+from testkit.servers.alert_receivers import webhook
+from testkit.servers.browser import Pages, keep
 
 Open = Callable[..., Page]
+PIPES = '[sources.a]\nurl = "mysql://u@h/d"\n[sinks.b]\nurl = "chdb:x"\n[pipes.shop]\nsource = "a"\nsink = "b"\n'
 
 
 class QuietControl(FakeControl):
@@ -73,6 +80,31 @@ class TestOnePipe:
         control.known = replace(control.known, open=(), deliveries=())
         expect(page.locator("#no-alert-open")).to_be_visible(timeout=15_000)
         expect(page.locator("#no-alert-deliveries")).to_be_visible()
+
+
+def test_a_reload_shows_and_hides_the_panel(pages: Pages, tmp_path: Path) -> None:
+    """A process with one pipe, which has failed; the receiver is real."""
+    asked = configuration(tmp_path, ("shop", ("shop",)))
+    says = [asked]
+    scenarios = {"shop": Scenario(DefiniteError("wrong password"))}
+    with webhook() as hook, supervised(asked, scenarios, lambda: says[-1]) as supervisor, serve(supervisor, "127.0.0.1:0", TOKEN) as server:
+        page = pages.open(server.url)
+        expect(page.locator("#pipe-title")).to_have_text("shop")
+        expect(page.locator("#alert-panel")).to_be_hidden()
+        text = f'{PIPES}[alerts.chat]\nurl = "http://127.0.0.1:{hook.port}/path-secret"\nevents = ["failed"]\nlag_seconds = {{lag}}\n'
+        for lag, shown in ((60, "1 min"), (120, "2 min")):
+            rules = resolve(parse_document(text.format(lag=lag), "headrace.toml", tmp_path, {})).alerts
+            says.append(replace(asked, alerts=rules))
+            assert supervisor.reload().applied == ("[alerts.chat]",)
+            expect(page.locator("#alert-rules li")).to_contain_text(f"lag above {shown} for", timeout=15_000)
+        expect(page.locator("#alert-panel")).to_be_visible()
+        expect(page.locator("#alert-open li")).to_contain_text("wrong password", timeout=15_000)
+        expect(page.locator("#alert-deliveries li")).to_contain_text("sent: HTTP 200", timeout=15_000)
+        assert hook.kinds() == ["failed"]
+        says.append(asked)
+        assert supervisor.reload().applied == ("[alerts.chat]",)
+        expect(page.locator("#alert-panel")).to_be_hidden(timeout=15_000)
+        pages.leave()
 
 
 def test_the_api(served: Server, control: FakeControl) -> None:

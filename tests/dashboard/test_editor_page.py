@@ -76,7 +76,8 @@ def shop(mariadb_server: PrivateServer, tmp_path: Path) -> Shop:
 @pytest.fixture
 def open_page(browser: Browser, shop: Shop) -> Iterator[Callable[..., Page]]:
     pages = Pages(browser)
-    editor = Editor(shop.file, shop.file.parent / "state", (), lambda: True, lambda: ReloadResult(started=("customers",)))
+    result = ReloadResult(started=("customers",), applied=("[alerts.chat]",))
+    editor = Editor(shop.file, shop.file.parent / "state", (), lambda: True, lambda: result)
     with serve(FakeControl(), "127.0.0.1:0", TOKEN, editor=editor) as server:
 
         def opened(inside: str, **how: object) -> Page:
@@ -133,7 +134,7 @@ def test_a_new_pipe_from_its_checks_to_the_file(open_page: Callable[..., Page], 
     assert shop.file.read_text() == before
     keep(page, "editor-2-change", whole=True)
     page.get_by_role("button", name="Save and reload").click()
-    expect(page.locator(".toast")).to_contain_text("customers: saved. Started: customers.")
+    expect(page.locator(".toast")).to_contain_text("customers: saved. Started: customers. Applied: [alerts.chat].")
     assert shop.file.read_text().startswith(before)
     assert "[pipes.customers" in shop.file.read_text()
     assert shop.account.password not in page.content()

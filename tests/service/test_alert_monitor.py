@@ -42,9 +42,9 @@ class Scripted:
         return self.told
 
 
-def configuration(directory: Path, port: int) -> Configuration:
+def configuration(directory: Path, port: int, address: str = "https://headrace.example.com") -> Configuration:
     text = (
-        '[headrace]\nstate = "state"\naddress = "https://headrace.example.com"\n'
+        f'[headrace]\nstate = "state"\naddress = "{address}"\n'
         '[sources.a]\nurl = "mysql://u@h/d"\nrelay = "relay"\n[sinks.b]\nurl = "chdb:warehouse"\n[pipes.shop]\nsource = "a"\nsink = "b"\n'
         f'[alerts.chat]\nurl = "http://127.0.0.1:{port}/x"\nlow_disk = 0\n'
     )
@@ -55,6 +55,11 @@ def monitor(directory: Path, port: int, began: float = 1.0) -> tuple[AlertMonito
     chosen = configuration(directory, port)
     runner = Scripted(chosen.pipes[0].specs[0])
     return AlertMonitor(chosen, [cast(PipeRunner, runner)], began), runner
+
+
+def alert_threads() -> set[threading.Thread]:
+    """The monitor's and its receivers'; those of earlier tests may still end."""
+    return {one for one in threading.enumerate() if one.name.startswith("headrace-alerts")}
 
 
 @pytest.fixture
@@ -144,6 +149,74 @@ def test_without_rules_there_is_no_thread_and_no_file(tmp_path: Path) -> None:
     assert watching.status().rules == ()
     watching.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reload_adds_the_first_rule_changes_it_and_removes_it(hook: Webhook, tmp_path: Path) -> None:
+    chosen, bare = configuration(tmp_path, hook.port), configuration(tmp_path, hook.port, "")
+    change = SchemaChangeStatus(time.time() - 1, "shop.a", "ALTER TABLE a", "applied")
+    runner = Scripted(chosen.pipes[0].specs[0], replace(PIPE, stage=PipeStage.FAILED, error=ERROR, schema_changes=(change,)))
+    runners, file = [cast(PipeRunner, runner)], tmp_path / "state" / "alerts.json"
+    watching = AlertMonitor(replace(chosen, alerts=()), runners, 1.0)
+    watching.server_url = "http://127.0.0.1:8088"
+    watching.start()
+    assert not file.exists()
+    watching.configure(chosen, runners)
+    assert file.exists()
+    wait_until(lambda: hook.kinds() == ["failed"], 60)
+    assert hook.posted[0].body["link"] == "https://headrace.example.com/#/pipes/shop"
+    [opened] = watching.status().open
+
+    # An unchanged rule repeats nothing; links have the address of the file, or the one that the dashboard listens on.
+    for now, link in ((bare, "http://127.0.0.1:8088/#/pipes/shop"), (chosen, "https://headrace.example.com/#/pipes/shop")):
+        watching.configure(now, runners)
+        before = len(hook.posted)
+        seen = SchemaChangeStatus(time.time(), "shop.a", f"ALTER TABLE a {before}", "applied")
+        runner.told = replace(runner.told, schema_changes=(seen, *runner.told.schema_changes))
+        wait_until(lambda before=before: len(hook.posted) > before, 60)  # type: ignore[misc]
+        assert hook.posted[-1].body["link"] == link
+    assert hook.kinds() == ["failed", "schema_change", "schema_change"]
+    assert watching.status().open == (opened,)
+
+    watching.configure(replace(chosen, alerts=()), runners)
+    assert (watching.status().rules, watching.status().open) == ((), ())
+    runner.told = PIPE
+    time.sleep(1.5)
+    watching.configure(chosen, runners)
+    runner.told = replace(PIPE, stage=PipeStage.FAILED, error=ERROR)
+    wait_until(lambda: len(hook.posted) == 4, 60)
+    watching.close()
+    assert hook.kinds() == ["failed", "schema_change", "schema_change", "failed"]
+    assert hook.posted[3].body["id"] != opened.id
+
+
+def test_a_rule_that_was_gone_at_the_start_returns_as_a_new_one(hook: Webhook, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    watching, runner = monitor(tmp_path, hook.port)
+    runner.told = replace(PIPE, stage=PipeStage.FAILED, error=ERROR)
+    # It is queued, and the process is killed.
+    watching.observe()
+    chosen, before = configuration(tmp_path, hook.port), alert_threads()
+    watching = AlertMonitor(replace(chosen, alerts=()), [cast(PipeRunner, runner)], time.time())
+    watching.start()
+    assert "there is no [alerts.chat] any more: 1 alerts" in caplog.text
+    assert alert_threads() <= before
+    runner.told = PIPE
+    watching.configure(chosen, [cast(PipeRunner, runner)])
+    time.sleep(0.5)
+    assert (watching.status().open, watching.status().rules[0].queued) == ((), 0)
+    watching.close()
+    assert hook.posted == []
+
+
+def test_rules_of_a_process_that_starts_or_ends_start_no_thread(hook: Webhook, tmp_path: Path) -> None:
+    chosen, before = configuration(tmp_path, hook.port), alert_threads()
+    watching = AlertMonitor(replace(chosen, alerts=()), [], 1.0)
+    watching.configure(chosen, [])
+    assert alert_threads() <= before
+    watching.start()
+    assert {one.name for one in alert_threads() - before} == {"headrace-alerts", "headrace-alerts-chat"}
+    watching.close()
+    watching.configure(chosen, [])
+    wait_until(lambda: alert_threads() <= before, 60)
 
 
 def test_free_space_is_measured_where_pipes_write(hook: Webhook, tmp_path: Path) -> None:

@@ -6,24 +6,22 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headrace import cli
+from headrace.alerts.rules import AlertRule
 from headrace.config.configuration import Configuration
-from headrace.config.document import ErrorList
-from headrace.config.load import read_document, reload
+from headrace.config.document import ErrorList, parse_document
+from headrace.config.load import read_document, reload, resolve
 from headrace.dashboard.server import serve
 from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
-from headrace.pipes.lifecycle.progress_view import ProgressView
-from headrace.pipes.spec import BuiltPipe, PipeSpec
-from headrace.runtime.interface import Runtime
+from headrace.pipes.spec import PipeSpec
 from headrace.service.running_process import CONTROL_FILE, HttpControl, publish_endpoint, read_endpoint
 from headrace.service.status import PipeStage, ReloadResult
 from headrace.service.supervisor import Supervisor
@@ -31,9 +29,11 @@ from headrace.spark.spark_runtime import SparkRuntime
 from headrace.telemetry.log_reader import LogQuery
 from testkit.generators.fake_control import TOKEN, FakeControl
 from testkit.machine.wait_condition import wait_until
+from testkit.pipelines import scripted_pipes
 from testkit.pipelines.pipeline import Run
 from testkit.pipelines.scripted_pipes import PATIENCE_S, Scenario, ScriptedPipe, configuration, stage
 from testkit.servers.accounts import create_replica_account
+from testkit.servers.alert_receivers import webhook
 
 
 class File:
@@ -48,14 +48,8 @@ class File:
         return self.says
 
 
-@contextmanager
-def supervised(file: File, scenarios: dict[str, Scenario]) -> Iterator[Supervisor]:
-    @contextmanager
-    def build(spec: PipeSpec, view: ProgressView, _: Runtime) -> Iterator[BuiltPipe]:
-        yield BuiltPipe(ScriptedPipe(scenarios[spec.name], spec.settings, view), lambda: False)
-
-    with Supervisor(file.read(), build=build, runtime=SparkRuntime(), read_again=file.read) as supervisor:
-        yield supervisor
+def supervised(file: File, scenarios: dict[str, Scenario]) -> AbstractContextManager[Supervisor]:
+    return scripted_pipes.supervised(file.read(), scenarios, file.read)
 
 
 def _select(asked: Configuration, pipe: str, glob: str) -> Configuration:
@@ -148,15 +142,17 @@ def test_pipes_that_are_disabled_paused_or_failed(tmp_path: Path) -> None:
 
 
 def test_an_invalid_file_changes_nothing(tmp_path: Path) -> None:
-    file = File(configuration(tmp_path, ("p", ("p",))))
+    file = File(replace(configuration(tmp_path, ("p", ("p",))), alerts=alert_rules(chat=1)))
     scenarios = {"p": Scenario("run")}
     with supervised(file, scenarios) as supervisor:
         wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING, PATIENCE_S)
         before, runner = supervisor.configuration, supervisor.runners["p"]
+        rules = supervisor.alerts()
         file.says = DefiniteError("there is no setting 'sorce'", place="headrace.toml, line 3")
         with pytest.raises(DefiniteError, match="sorce"):
             supervisor.reload()
         assert supervisor.configuration is before
+        assert supervisor.alerts() == rules
         assert supervisor.runners["p"] is runner
         assert scenarios["p"].runs == 1
 
@@ -182,8 +178,63 @@ def test_settings_of_the_process_are_named(tmp_path: Path) -> None:
         file.says = replace(asked, process=changed)
         result = supervisor.reload()
         assert set(result.needs_restart) == {"[headrace] master", "[headrace] listen", "[headrace] state"}
+        assert result.applied == ("[headrace] edit",)
         assert result.unchanged == ("p",)
         assert supervisor.configuration.process == replace(asked.process, edit=True)
+        assert ReloadResult.from_json(result.to_json()) == result
+
+
+def alert_rules(**ports: int) -> tuple[AlertRule, ...]:
+    """Rules for webhooks on this machine; a full disk sends no alert."""
+    sections = "".join(f'[alerts.{name}]\nurl = "http://127.0.0.1:{port}/x"\nlow_disk = 0\n' for name, port in ports.items())
+    return resolve(parse_document(f"{FILE.format(state='state', url='mysql://u@h/shop')}\n{sections}", "headrace.toml", Path(), {})).alerts
+
+
+def test_alert_rules_are_applied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headrace")
+    asked = configuration(tmp_path, ("p", ("p",)), ("broken", ("broken",)))
+    scenarios = {"p": Scenario("run"), "broken": Scenario(DefiniteError("wrong password"))}
+    file = File(asked)
+    with webhook() as first, webhook() as second, supervised(file, scenarios) as supervisor:
+        wait_until(lambda: stage(supervisor, "broken") is PipeStage.FAILED, PATIENCE_S)
+        assert supervisor.alerts().rules == ()
+        file.says = replace(asked, alerts=alert_rules(chat=first.port), process=replace(asked.process, address="https://h.example"))
+        result = supervisor.reload()
+        assert result.lines() == ("applied: [headrace] address, [alerts.chat]",)
+        assert (result.unchanged, result.needs_restart) == (("p", "broken"), ())
+        assert "reload: applied: [headrace] address, [alerts.chat]" in caplog.messages
+        wait_until(lambda: first.kinds() == ["failed"], PATIENCE_S)
+        assert first.posted[0].body["link"] == "https://h.example/#/pipes/broken"
+        assert supervisor.reload().lines() == ("nothing has changed",)
+
+        file.says = replace(asked, alerts=alert_rules(chat=first.port, more=second.port))
+        assert supervisor.reload().applied == ("[headrace] address", "[alerts.more]")
+        wait_until(lambda: second.kinds() == ["failed"], PATIENCE_S)
+        file.says = replace(asked, alerts=alert_rules(more=first.port))
+        assert supervisor.reload().applied == ("[alerts.more]", "[alerts.chat]")
+        assert [(rule.name, rule.address) for rule in supervisor.alerts().rules] == [("more", f"http://127.0.0.1:{first.port}")]
+        time.sleep(1.5)
+        assert (first.kinds(), second.kinds()) == (["failed"], ["failed"])
+        assert scenarios["p"].runs == 1
+
+
+def test_retry_seconds_applies_to_the_next_wait(tmp_path: Path) -> None:
+    asked = configuration(tmp_path, ("p", ("p",)))
+    slow = replace(asked, process=replace(asked.process, retry_seconds=1000))
+    file = File(slow)
+    scenarios = {"p": Scenario(TransientError("the server is away"), TransientError("the server is away"), "run")}
+    with supervised(file, scenarios) as supervisor:
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.RETRYING, PATIENCE_S)
+        runner = supervisor.runners["p"]
+        file.says = asked
+        assert supervisor.reload().lines() == ("applied: [headrace] retry_seconds",)
+        assert supervisor.runners["p"] is runner
+        # The wait that has begun goes on; the one after it is short.
+        time.sleep(0.5)
+        assert scenarios["p"].runs == 1
+        supervisor.resume("p")
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING, PATIENCE_S)
+        assert scenarios["p"].runs == 3
 
 
 FILE = """\
@@ -202,6 +253,17 @@ url = "chdb:warehouse"
 source = "shop"
 sink = "warehouse"
 include = ["orders"]
+"""
+CHANGED = """\
+address = "https://headrace.example.com"
+retry_seconds = 9
+spark_log = true
+"""
+# Less than a petabyte is free: an alert at once.
+ALERTS = """
+[alerts.chat]
+url = "http://127.0.0.1:{port}/path-secret"
+low_disk = "1000000G"
 """
 MORE = """
 [pipes.people]
@@ -237,7 +299,11 @@ def test_the_command_prints_each_mistake_on_its_line(tmp_path: Path, capsys: pyt
         with serve(control, "127.0.0.1:0", TOKEN) as server, publish_endpoint(tmp_path, server.url, TOKEN):
             assert cli.main(["reload", "--state", str(tmp_path)]) == code
     out, err = capsys.readouterr()
-    assert out.splitlines() == ["headrace: started: fresh", "headrace: need a restart of headrace run: [headrace] master"]
+    assert out.splitlines() == [
+        "headrace: started: fresh",
+        "headrace: applied: [headrace] address, [alerts.chat]",
+        "headrace: need a restart of headrace run: [headrace] master",
+    ]
     assert err.splitlines()[0] == "headrace: 2 errors in headrace.toml"
     assert err.splitlines()[2] == "- there is no setting 'b' (at line 9)"
     assert "\x1b" not in err
@@ -276,14 +342,13 @@ def test_reloads_of_a_process(mariadb_server: PrivateServer, tmp_path: Path, cap
     file, state = tmp_path / "headrace.toml", tmp_path / "state"
     text = FILE.format(state="state", url=account.url(database))
     file.write_text(text)
-    run = Run(["run", str(file)], tmp_path / "log")
 
     def said(code: int = 0) -> str:
         assert cli.main(["reload", str(file)]) == code
         out, err = capsys.readouterr()
         return out + err
 
-    try:
+    with webhook() as hook, Run(["run", str(file)], tmp_path / "log").killed() as run:
         run.until((state / CONTROL_FILE).exists)
         remote = HttpControl(read_endpoint(state))
         run.until(lambda: remote.pipe("shop").stage is PipeStage.STREAMING)
@@ -303,11 +368,15 @@ def test_reloads_of_a_process(mariadb_server: PrivateServer, tmp_path: Path, cap
         assert f"line {number}," in wrong
         assert [pipe.name for pipe in remote.status().pipes] == ["shop", "people"]
 
-        file.write_text(text.replace("listen = ", "retry_seconds = 9\nlisten = ") + MORE.format(table="p*"))
+        file.write_text(text.replace("listen = ", f"{CHANGED}listen = ") + MORE.format(table="p*") + ALERTS.format(port=hook.port))
         assert said().splitlines() == [
             "headrace: restarted with the new settings: people",
-            "headrace: need a restart of headrace run: [headrace] retry_seconds",
+            "headrace: applied: [headrace] address, [headrace] retry_seconds, [alerts.chat]",
+            "headrace: need a restart of headrace run: [headrace] spark_log",
         ]
+        assert [rule.name for rule in remote.alerts().rules] == ["chat"]
+        run.until(lambda: hook.kinds() == ["low_disk"])
+        assert hook.posted[0].body["link"] == "https://headrace.example.com/"
         run.until(lambda: remote.pipe("people").stage is PipeStage.STREAMING)
         run.until(lambda: len(remote.pipe("people").tables) == 2)
 
@@ -315,6 +384,8 @@ def test_reloads_of_a_process(mariadb_server: PrivateServer, tmp_path: Path, cap
         os.kill(pid, signal.SIGHUP)
         run.until(lambda: [pipe.name for pipe in remote.status().pipes] == ["shop"])
         assert (state / "people" / "pipe.json").exists()
+        run.until(lambda: remote.alerts().rules == ())
+        run.until(lambda: run.output.count("reload: applied: [headrace] address, [headrace] retry_seconds, [alerts.chat]") == 2)
 
         assert remote.status().pid == pid
         assert sources <= _source_processes(run)
@@ -322,6 +393,5 @@ def test_reloads_of_a_process(mariadb_server: PrivateServer, tmp_path: Path, cap
         execute(f"INSERT INTO {database}.orders VALUES (7)")
         run.until(lambda: remote.pipe("shop").changes == 1)
         ended = run.terminate()
-    finally:
-        run.kill()
     assert ended.code == 143
+    assert "path-secret" not in run.output

@@ -3,7 +3,8 @@
 Invariant: a condition (a failed pipe, a lag, differences, a full disk) is reported once when it begins, and its end once. What was
 reported is in `RuleState`, which survives a restart of the process; so a pipe that fails again after a restart is no second alert. A
 schema change is reported once: it is known by its time, or, if an earlier process saw it, by table, statement and about the same time,
-because the ledger of the sink has a time of its own. In doubt an alert is sent rather than lost.
+because the ledger of the sink has a time of its own. In doubt an alert is sent rather than lost. A changed rule reports the conditions that
+last and that it did not report before, and no schema changes of the past.
 """
 
 from __future__ import annotations
@@ -77,24 +78,38 @@ class Detector:
     """Detects the alerts of one rule. It changes `state`; the caller stores it."""
 
     def __init__(self, rule: AlertRule, state: RuleState, process_began: float) -> None:
-        self._rule, self._state, self._began = rule, state, process_began
+        self.rule, self._state, self._began = rule, state, process_began
         self._active_since: dict[str, float] = {}
         self._absent_since: dict[str, float] = {}
 
+    def set_rule(self, rule: AlertRule) -> None:
+        """Observe by a changed rule from now on. What it no longer covers is no longer open."""
+        if (rule.pipes, rule.lag_s) != (self.rule.pipes, self.rule.lag_s):
+            # How long a condition has lasted is not known for other pipes or for another threshold.
+            self._active_since.clear()
+            self._absent_since.clear()
+        self.rule, opened = rule, self._state.open
+        for key in [key for key, one in opened.items() if not any(rule.covers(group) for group in _groups(one))]:
+            del opened[key]
+
     def observe(self, seen: Observation) -> list[Alert]:
-        """Return the new alerts. Those of kinds that the rule does not name are detected, but not returned."""
-        pipes = [pipe for pipe in seen.pipes if self._rule.covers(pipe.group)]
+        """Return the new alerts. Schema changes that the rule does not name or cover are detected, too: a changed rule must not report
+        those of the past.
+        """
         found: list[Alert] = []
-        for pipe in pipes:
-            found += self._follow(_failed(pipe, seen, self._rule), seen)
-            found += self._follow(_lag(pipe, seen, self._rule, self._active_since.get(f"lag:{pipe.name}")), seen)
+        for pipe in seen.pipes:
+            changes = self._schema_changes(pipe, seen)
+            if not self.rule.covers(pipe.group):
+                continue
+            found += self._follow(_failed(pipe, seen, self.rule), seen)
+            found += self._follow(_lag(pipe, seen, self.rule, self._active_since.get(f"lag:{pipe.name}")), seen)
             found += self._differences(pipe, seen)
-            found += self._schema_changes(pipe, seen)
+            found += changes if AlertKind.SCHEMA_CHANGE in self.rule.events else []
         for disk in seen.disks:
-            groups = [group for group in disk.groups if self._rule.covers(group)]
+            groups = [group for group in disk.groups if self.rule.covers(group)]
             if groups:
-                found += self._follow(_low_disk(disk, groups, seen, self._rule), seen)
-        return [alert for alert in found if alert.kind in self._rule.events]
+                found += self._follow(_low_disk(disk, groups, seen, self.rule), seen)
+        return found
 
     def _follow(self, condition: _Condition, seen: Observation) -> list[Alert]:
         """Return the alert if the condition is to be reported now, or its end."""
@@ -105,7 +120,7 @@ class Detector:
             self._absent_since.pop(key, None)
         if condition.active is True:
             first = self._active_since.setdefault(key, seen.clock)
-            if key in state.open or seen.clock - first < condition.hold_s:
+            if key in state.open or condition.alert.kind not in self.rule.events or seen.clock - first < condition.hold_s:
                 return []
             alert = condition.alert
             state.open[key] = OpenAlert(alert.id, alert.kind, alert.pipe, alert.summary, alert.since)
@@ -118,8 +133,7 @@ class Detector:
         return self._recovered(state.open.pop(key), condition.alert.link, seen)
 
     def _recovered(self, ended: OpenAlert, link: str, seen: Observation) -> list[Alert]:
-        if ended.kind not in self._rule.events:
-            # Its beginning was not sent.
+        if not {ended.kind, AlertKind.RECOVERED} <= self.rule.events:
             return []
         lasted = duration_text(max(seen.at - ended.since, 0.0))
         summary = {
@@ -137,7 +151,7 @@ class Detector:
         state, prefix, fresh, ended = self._state, f"differences:{pipe.name}:", [], []
         for one in pipe.comparisons:
             key = prefix + one.table
-            if one.verdict == "different" and key not in state.open:
+            if one.verdict == "different" and key not in state.open and AlertKind.DIFFERENCES in self.rule.events:
                 fresh.append(one)
             elif one.verdict == "equal" and key in state.open:
                 ended.append(state.open.pop(key))
@@ -241,6 +255,11 @@ def _low_disk(disk: DiskObservation, groups: Sequence[str], seen: Observation, r
         dashboard_link(seen.dashboard, ""),
     )
     return _Condition(f"low_disk:{disk.directory}", True if disk.free < rule.low_disk else False if enough else None, 0.0, alert)
+
+
+def _groups(alert: OpenAlert) -> list[str]:
+    """Return the pipes of an alert, by their names in the file."""
+    return [name.partition("/")[0] for name in alert.pipe.split(", ")]
 
 
 def _completed(alert: Alert, *, link: str, recovers: str, remedy: str) -> Alert:

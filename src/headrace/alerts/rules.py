@@ -136,6 +136,11 @@ class AlertRule:
         """Whether an unencrypted connection is refused."""
         return not (self.plaintext or is_loopback(self.receiver.host))
 
+    @property
+    def target(self) -> tuple[Webhook | MailServer, float, str, bool]:
+        """All that an attempt to send depends on."""
+        return self.receiver, self.timeout_s, self.ca, self.plaintext
+
     def covers(self, group: str) -> bool:
         return any(fnmatchcase(group, glob) for glob in self.pipes)
 

@@ -3,7 +3,7 @@
 Invariant: an alert is in the file before it is sent, and leaves it when it was sent. So a `kill -9` loses none; one that is sent again
 after it has the same id. The file is replaced atomically. Pipes never read it: if it is damaged, it is written again, and an alert may
 come twice. Memory and file are bounded: the oldest alerts of a queue that is full are dropped, with a line in the log and among the
-deliveries.
+deliveries. A rule that changes keeps its state, so its alerts are sent once; a rule that vanishes loses it.
 """
 
 from __future__ import annotations
@@ -38,18 +38,36 @@ _DROPPED: Final = "dropped: too many alerts wait for this receiver"
 class AlertStore:
     """The states of the configured rules. Thread-safe."""
 
-    def __init__(self, directory: Path, rules: Sequence[AlertRule], began: float) -> None:
-        self.path, self.rules = directory / FILE, tuple(rules)
+    def __init__(self, directory: Path, rules: Sequence[AlertRule], began: float, *, since: float | None = None) -> None:
+        """`began`: the process; `since`: the rules, if that was later."""
+        self.path, self._began = directory / FILE, began
         self.changed = threading.Condition()
         self._is_writable = True
-        known = self._load()
-        self._states = {rule.name: known.pop(rule.name, RuleState(began)) for rule in rules}
-        self._detectors = {rule.name: Detector(rule, self._states[rule.name], began) for rule in rules}
-        for name, left in known.items():
-            if left.queue:
-                log.warning("alerts: there is no [alerts.%s] any more: %d alerts that waited for it are dropped", name, len(left.queue))
+        self._states, self._detectors = self._load(), dict[str, Detector]()
+        self.set_rules(rules, began if since is None else since)
+
+    def set_rules(self, rules: Sequence[AlertRule], at: float) -> None:
+        """Replace the rules. The state of a rule is kept by its name; alerts that wait for a removed receiver are dropped."""
         with self.changed:
+            self.rules = tuple(rules)
+            known = self._states
+            self._states = {rule.name: known.get(rule.name, RuleState(at)) for rule in rules}
+            for name, left in known.items():
+                if name not in self._states and left.queue:
+                    log.warning("alerts: there is no [alerts.%s] any more: %d alerts that waited for it are dropped", name, len(left.queue))
+            self._detectors = {rule.name: self._detector(rule) for rule in rules}
             self._store()
+            self.changed.notify_all()
+
+    def _detector(self, rule: AlertRule) -> Detector:
+        known, state = self._detectors.get(rule.name), self._states[rule.name]
+        if known is None:
+            return Detector(rule, state, self._began)
+        if rule.target != known.rule.target and state.queue:
+            # The attempts at the former receiver say nothing about this one.
+            state.queue[0] = QueuedAlert(state.queue[0].alert)
+        known.set_rule(rule)
+        return known
 
     # -- detection
 
@@ -80,35 +98,43 @@ class AlertStore:
     def first(self, name: str) -> QueuedAlert | None:
         """Return the next alert of a rule."""
         with self.changed:
-            queue = self._states[name].queue
-            return queue[0] if queue else None
+            state = self._states.get(name)
+            return state.queue[0] if state is not None and state.queue else None
 
     def wait(self, name: str, ended: threading.Event) -> QueuedAlert | None:
-        """Wait for an alert of a rule; return None if the process ends."""
+        """Wait for an alert of a rule; return None if the rule was removed or the process ends: `ended` is set."""
         with self.changed:
             while not ended.is_set():
-                if self._states[name].queue:
-                    return self._states[name].queue[0]
+                queued = self.first(name)
+                if queued is not None:
+                    return queued
                 self.changed.wait()
             return None
 
     def set_failure(self, name: str, alert: Alert, error: str) -> int:
-        """Record a failed attempt; return how many there were."""
+        """Record a failed attempt; return how many there were; 0: the alert was dropped with its rule."""
         with self.changed:
-            queue = self._states[name].queue
+            queue = self._queue_from(name, alert)
+            if not queue:
+                return 0
             queue[0] = replace(queue[0], attempts=queue[0].attempts + 1, error=error)
-            assert queue[0].alert.id == alert.id
             self.changed.notify_all()
             return queue[0].attempts
 
     def finish(self, name: str, alert: Alert, outcome: str) -> None:
-        """Remove an alert that was sent or given up."""
+        """Remove an alert that was sent or given up, unless it was dropped with its rule."""
         with self.changed:
-            done = self._states[name].queue.pop(0)
-            assert done.alert.id == alert.id
-            self._add_delivery(name, replace(done, attempts=done.attempts + 1), time.time(), outcome)
-            self._store()
-            self.changed.notify_all()
+            queue = self._queue_from(name, alert)
+            if queue:
+                done = queue.pop(0)
+                self._add_delivery(name, replace(done, attempts=done.attempts + 1), time.time(), outcome)
+                self._store()
+                self.changed.notify_all()
+
+    def _queue_from(self, name: str, alert: Alert) -> list[QueuedAlert]:
+        """Return the queue that begins with this alert; empty if its rule was removed, even if there is one of that name again."""
+        queue = self._states[name].queue if name in self._states else []
+        return queue if queue and queue[0].alert.id == alert.id else []
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until each alert was sent or its receiver has failed once; return whether that is so."""

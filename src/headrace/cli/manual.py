@@ -162,8 +162,9 @@ PAGES: Final[Mapping[str, ManualPage]] = {
     ),
     "reload": ManualPage(
         "New pipes start, removed pipes stop (their state stays), and changed pipes restart with the new settings after the current "
-        "batch. All other pipes run on. If the file has mistakes, all of them are printed, and nothing changes. SIGHUP to the process "
-        f"(`kill -HUP PID`) does the same, with the outcome in its log.\n\n{_FIND}",
+        "batch. All other pipes run on. Alert rules and, of `[headrace]`, `address`, `edit` and `retry_seconds` apply at once. If the file "
+        "has mistakes, all of them are printed, and nothing changes. SIGHUP to the process (`kill -HUP PID`) does the same, with the "
+        f"outcome in its log.\n\n{_FIND}",
         (("headrace reload", "apply the changes of ./headrace.toml"),),
         variables=_PROCESS,
     ),

@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
             editor = Editor(file, process.state, arguments.pipe, lambda: supervisor.configuration.process.edit, supervisor.reload)
             server = stack.enter_context(serve(supervisor, process.listen, token, hosts=process.hosts, editor=editor))
             stack.enter_context(publish_endpoint(process.state, server.url, token))
-            supervisor.alert_monitor.dashboard = process.address or server.url
+            supervisor.alert_monitor.server_url = server.url
             link = f"headrace: dashboard at {server.url} (headrace dashboard prints a link that may also pause, resume and query)"
             print_line(link, file=_message_stream(configuration))
         _print_pipes(configuration)

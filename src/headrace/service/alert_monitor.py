@@ -1,6 +1,7 @@
 """Observes the pipes of a process for its alerts, in a thread of its own.
 
-Invariant: pipes never wait for it. It reads statuses that exist already, and measures free disk space. Without rules there is no thread.
+Invariant: pipes and reloads never wait for it. It reads statuses that exist already, and measures free disk space. The thread starts with
+the first rule.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 from headrace.alerts.delivery import AlertDelivery
 from headrace.alerts.observation import Comparison, DiskObservation, Health, Observation, PipeObservation, SchemaChange
 from headrace.alerts.status import AlertsStatus
-from headrace.alerts.store import AlertStore
+from headrace.alerts.store import FILE, AlertStore
 from headrace.config.configuration import Configuration
 from headrace.service.log_formats import mask_secrets
 from headrace.service.pipe_runner import PipeRunner
@@ -46,33 +47,51 @@ class AlertMonitor:
     """Detects and sends the alerts of a process. Thread-safe."""
 
     def __init__(self, configuration: Configuration, runners: Sequence[PipeRunner], began: float) -> None:
-        state, rules = configuration.process.state, configuration.alerts
-        self.dashboard = configuration.process.address
-        """The address of the dashboard, for links."""
-        self._state = state
-        self.set_runners(runners)
-        self._store = AlertStore(state, rules, began) if rules else None
-        self._delivery = AlertDelivery(self._store) if self._store is not None else None
-        self._disk_due, self._reported = 0.0, ""
-        self._ended = threading.Event()
+        self.server_url = ""
+        """Where the dashboard listens, for links without `[headrace] address`."""
+        self._state, self._began = configuration.process.state, began
+        self._store: AlertStore | None = None
+        self._delivery: AlertDelivery | None = None
+        self._reported = ""
+        self._is_started, self._ended = False, threading.Event()
+        self._lock = threading.Lock()
+        """Held while the rules are replaced and the threads are started or ended."""
         self._thread = threading.Thread(target=self._run, name="headrace-alerts", daemon=True)
+        self._configure(configuration, runners, began)
 
     def start(self) -> None:
-        if self._delivery is not None:
-            self._delivery.__enter__()
-            self._thread.start()
+        with self._lock:
+            self._is_started = True
+            self._start_threads()
 
-    def set_runners(self, runners: Sequence[PipeRunner]) -> None:
-        """Observe these pipes from now on."""
-        self._directories = _directories(self._state, runners)
-        self._runners = runners
+    def configure(self, configuration: Configuration, runners: Sequence[PipeRunner]) -> None:
+        """Observe these pipes from now on, by the rules of the configuration. It waits for no receiver."""
+        with self._lock:
+            self._configure(configuration, runners, time.time())
+            self._start_threads()
+
+    def _configure(self, configuration: Configuration, runners: Sequence[PipeRunner], at: float) -> None:
+        self._address, self._runners = configuration.process.address, runners
+        self._directories, self._disk_due = _directories(self._state, runners), 0.0
+        if self._store is not None:
+            self._store.set_rules(configuration.alerts, at)
+        elif configuration.alerts or (self._state / FILE).exists():
+            store = AlertStore(self._state, configuration.alerts, self._began, since=at)
+            self._store, self._delivery = store, AlertDelivery(store)
+
+    def _start_threads(self) -> None:
+        if self._store is None or self._delivery is None or not self._is_started or self._ended.is_set():
+            return
+        self._delivery.follow_rules()
+        if self._store.rules and self._thread.ident is None:
+            self._thread.start()
 
     def status(self) -> AlertsStatus:
         return AlertsStatus() if self._store is None else self._store.status()
 
     def observe(self) -> None:
         """Observe all pipes now."""
-        if self._store is None:
+        if self._store is None or not self._store.rules:
             return
         try:
             self._store.observe(self._observation())
@@ -84,10 +103,11 @@ class AlertMonitor:
 
     def close(self) -> None:
         """Report the pipes that have failed until now, and end. Alerts that were not sent are sent after the next start."""
-        if self._store is None or self._delivery is None or self._ended.is_set():
-            return
-        self._ended.set()
-        if self._thread.ident is not None:
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self._ended.set()
+        if self._store is not None and self._delivery is not None and self._thread.ident is not None:
             self._thread.join()
             self.observe()
             self._store.flush(_FLUSH_S)
@@ -99,7 +119,7 @@ class AlertMonitor:
 
     def _observation(self) -> Observation:
         pipes = tuple(observe_pipe(runner.status()) for runner in self._runners)
-        return Observation(time.time(), time.monotonic(), pipes, self._measure_disks(), self.dashboard)
+        return Observation(time.time(), time.monotonic(), pipes, self._measure_disks(), self._address or self.server_url)
 
     def _measure_disks(self) -> tuple[DiskObservation, ...]:
         if time.monotonic() < self._disk_due:

@@ -80,7 +80,7 @@ class PipeRunner:
         patience = min(spec.settings.retry_timeout_s, _TASK_RETRY_TIMEOUT_S) if runtime.is_shared else spec.settings.patience
         self.spec = replace(spec, settings=replace(spec.settings, patience=patience))
         self.shown, self.view, self.history, self.table_rates = shown, StatusCollector(), SampleHistory(), TableRates()
-        self._runtime, self._build, self._retry_s = runtime, build, retry_s
+        self._runtime, self._build, self.retry_s = runtime, build, retry_s
         self._changed = threading.Condition()
         self._enabled, self._requested = enabled, RequestedState.RUN
         self.stage = PipeStage.STARTING if enabled else PipeStage.DISABLED
@@ -340,7 +340,7 @@ class PipeRunner:
             self.stage = PipeStage.FAILED
             log.error("failed: %s", error)
             return
-        wait_s = min(max(self._retry_s, _MIN_RETRY_WAIT_S) * math.pow(2, min(self._failures_in_a_row, 30)), MAX_RETRY_WAIT_S)
+        wait_s = min(max(self.retry_s, _MIN_RETRY_WAIT_S) * math.pow(2, min(self._failures_in_a_row, 30)), MAX_RETRY_WAIT_S)
         self._failures_in_a_row += 1
         self._retries += 1
         self._next_try = time.monotonic() + wait_s

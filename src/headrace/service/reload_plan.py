@@ -1,4 +1,4 @@
-"""Plans a reload: compares the pipes and settings that run with those that the file has now.
+"""Plans a reload: compares the pipes, settings and alert rules that run with those that the file has now.
 
 Invariant: a pipe whose source, sink and settings are the same keeps its runner, so a reload neither stops nor delays it.
 """
@@ -14,8 +14,16 @@ from headrace.config.document import ALERTS, HEADRACE
 from headrace.service.pipe_runner import PipeRunner
 from headrace.service.status import ReloadResult
 
-_APPLIED: Final = frozenset({"edit"})
+_APPLIED: Final = ("address", "edit", "retry_seconds")
 """Settings of the process that a reload applies."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChanges:
+    """What differs outside of pipes: names such as `[headrace] address` and `[alerts.chat]`."""
+
+    applied: tuple[str, ...] = ()
+    needs_restart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +39,7 @@ class ReloadPlan:
     result: ReloadResult
 
 
-def plan_reload(running: Mapping[str, PipeRunner], wanted: Mapping[str, PipeRunner], needs_restart: tuple[str, ...] = ()) -> ReloadPlan:
+def plan_reload(running: Mapping[str, PipeRunner], wanted: Mapping[str, PipeRunner], settings: SettingChanges) -> ReloadPlan:
     """Compare runners by their names; `wanted` holds a runner that was not started for each pipe of the file."""
     unchanged = {name: running[name] for name, one in wanted.items() if name in running and _is_same(running[name], one)}
     restarted = tuple(name for name in wanted if name in running and name not in unchanged)
@@ -40,7 +48,8 @@ def plan_reload(running: Mapping[str, PipeRunner], wanted: Mapping[str, PipeRunn
         tuple(name for name in running if name not in wanted),
         restarted,
         tuple(unchanged),
-        needs_restart,
+        settings.needs_restart,
+        settings.applied,
     )
     return ReloadPlan(
         {**wanted, **unchanged},
@@ -54,14 +63,14 @@ def _is_same(running: PipeRunner, wanted: PipeRunner) -> bool:
     return (running.spec, running.shown, running.is_enabled) == (wanted.spec, wanted.shown, wanted.is_enabled)
 
 
-def changed_settings(running: Configuration, wanted: Configuration) -> tuple[str, ...]:
-    """Return the settings outside of pipes that differ and that a reload does not apply."""
-    names = [one.name for one in fields(ProcessSettings) if one.name not in _APPLIED]
-    changed = tuple(f"[{HEADRACE}] {name}" for name in names if getattr(running.process, name) != getattr(wanted.process, name))
-    return (*changed, f"[{ALERTS}]") if running.alerts != wanted.alerts else changed
-
-
-def apply_settings(running: Configuration, wanted: Configuration) -> Configuration:
-    """Return the configuration of the process after the reload."""
+def apply_settings(running: Configuration, wanted: Configuration) -> tuple[Configuration, SettingChanges]:
+    """Return the configuration of the process after the reload, and what it changes outside of pipes."""
+    changed = [one.name for one in fields(ProcessSettings) if getattr(running.process, one.name) != getattr(wanted.process, one.name)]
+    now, before = ({rule.name: rule for rule in one.alerts} for one in (wanted, running))
+    rules = [name for name in {**now, **before} if now.get(name) != before.get(name)]
+    settings = SettingChanges(
+        (*(f"[{HEADRACE}] {name}" for name in changed if name in _APPLIED), *(f"[{ALERTS}.{name}]" for name in rules)),
+        tuple(f"[{HEADRACE}] {name}" for name in changed if name not in _APPLIED),
+    )
     applied = {name: getattr(wanted.process, name) for name in _APPLIED}
-    return replace(running, process=replace(running.process, **applied), pipes=wanted.pipes)
+    return replace(running, process=replace(running.process, **applied), pipes=wanted.pipes, alerts=wanted.alerts), settings

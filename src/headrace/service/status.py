@@ -224,6 +224,8 @@ class ReloadResult(StatusRecord):
     unchanged: tuple[str, ...] = ()
     needs_restart: tuple[str, ...] = ()
     """Settings that have changed in the file, and that only a restart of the process applies, such as `[headrace] master`."""
+    applied: tuple[str, ...] = ()
+    """Settings outside of pipes that the reload has applied, such as `[headrace] address` and `[alerts.chat]`."""
 
     def lines(self) -> tuple[str, ...]:
         """Return the result for people, one line for each kind of change."""
@@ -231,6 +233,7 @@ class ReloadResult(StatusRecord):
             "started": self.started,
             "stopped, their state stays": self.stopped,
             "restarted with the new settings": self.restarted,
+            "applied": self.applied,
             "need a restart of headrace run": self.needs_restart,
         }
         found = tuple(f"{what}: {', '.join(names)}" for what, names in named.items() if names)

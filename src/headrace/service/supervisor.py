@@ -38,7 +38,7 @@ from headrace.service.pipe_logs import PipeLogs
 from headrace.service.pipe_runner import DisplayNames, PipeOpener, PipeRunner
 from headrace.service.probes import Probe, ProbeScheduler, create_probes
 from headrace.service.readonly_query import run_readonly_query
-from headrace.service.reload_plan import ReloadPlan, apply_settings, changed_settings, plan_reload
+from headrace.service.reload_plan import ReloadPlan, apply_settings, plan_reload
 from headrace.service.status import MetricSample, PipeStatus, ReloadResult, ServiceStatus, VerifyResult
 from headrace.service.status_collector import merge_history, merge_status
 from headrace.service.telemetry_recorder import TelemetryRecorder
@@ -266,8 +266,8 @@ class Supervisor:
                 raise TransientError("the process is still starting", place=self.configuration.file, hint="try again in a moment")
             wanted = self._read_again()
             self._check_spark(wanted)
-            after = apply_settings(self.configuration, wanted)
-            plan = plan_reload(self.runners, self._create_runners(after), changed_settings(self.configuration, wanted))
+            after, settings = apply_settings(self.configuration, wanted)
+            plan = plan_reload(self.runners, self._create_runners(after), settings)
             self.configuration = after
             self._apply(plan)
         return plan.result
@@ -324,7 +324,9 @@ class Supervisor:
             )
 
     def _apply(self, plan: ReloadPlan) -> None:
-        """Replace the runners. A changed pipe starts when its old runner has finished its batch; the caller does not wait."""
+        """Replace the runners and the alert rules. A changed pipe starts when its old runner has finished its batch; the caller does not
+        wait.
+        """
         for runner in plan.ended:
             runner.end()
             self._ending[runner.name] = runner
@@ -336,7 +338,9 @@ class Supervisor:
         self._telemetry.set_runners(runners)
         self._logs.add_pipes(plan.runners)
         self.runners = plan.runners
-        self.alert_monitor.set_runners(runners)
+        for runner in runners:
+            runner.retry_s = self.configuration.process.retry_seconds
+        self.alert_monitor.configure(self.configuration, runners)
         for runner in plan.started:
             runner.start(self._ending.get(runner.name))
         if plan.ended or plan.started:

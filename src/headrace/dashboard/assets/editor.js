@@ -238,6 +238,7 @@ function described(reload) {
   if (reload.started.length) parts.push(`Started: ${reload.started.join(", ")}.`);
   if (reload.restarted.length) parts.push(`Restarted: ${reload.restarted.join(", ")}.`);
   if (reload.stopped.length) parts.push(`Stopped: ${reload.stopped.join(", ")}.`);
+  if (reload.applied.length) parts.push(`Applied: ${reload.applied.join(", ")}.`);
   if (reload.needs_restart.length) parts.push(`Needs a restart of headrace run: ${reload.needs_restart.join(", ")}.`);
   return parts.join(" ");
 }
