@@ -12,6 +12,7 @@ import pytest
 
 from headrace.dashboard.server import serve
 from headrace.editor import Editor
+from headrace.editor.secret_files import FOLDER
 from headrace.service.status import ReloadResult
 from testkit.generators.fake_control import TOKEN, FakeControl
 
@@ -102,6 +103,19 @@ def test_read_plan_save_delete(ask: Ask, tmp_path: Path) -> None:
     )
     assert ask("/delete", {"pipe": "shop", "digest": saved["digest"]})[0] == 200
     assert ask("/read", {"pipe": "shop"})[0] == 409
+
+
+def test_an_entered_password_is_in_no_answer_and_not_in_the_pipe_file(ask: Ask, tmp_path: Path) -> None:
+    draft = {**DRAFT, "source": {"name": "shop", "password": "geheim-new"}}
+    assert ask("/plan", {"draft": draft})[0] == 200
+    assert not (tmp_path / FOLDER).exists()
+    digest = ask("/read", {"pipe": "shop"})[1]["digest"]
+    status, saved = ask("/save", {"draft": draft, "digest": digest})
+    assert status == 200
+    [file] = (tmp_path / FOLDER).iterdir()
+    assert file.read_text() == "geheim-new"
+    assert f'+password_file = "{FOLDER}/{file.name}"' in saved["diff"]
+    assert "geheim" not in (tmp_path / "headrace.toml").read_text()
 
 
 def test_checks_show_errors_with_remedies(ask: Ask) -> None:

@@ -10,6 +10,8 @@ from headrace.config.document import SINKS, SOURCES, parse_document
 from headrace.editor.accounts import endpoint_changes, mask_address, shown_address
 from headrace.editor.draft import EndpointDraft
 from headrace.editor.masked_text import describe_change, mask_text
+from headrace.editor.pipe_file import PipeFile
+from headrace.editor.secret_files import NewSecrets
 from headrace.errors import DefiniteError
 
 FILE = """
@@ -40,8 +42,11 @@ SECRETS = [f"geheim{number}" for number in range(1, 9)]
 
 
 def changes(kind: str, name: str, url: str = "", password: str = "") -> dict[str, object]:
+    """Return the changed keys of a section; the content of a new file of a password instead of its path."""
     document = parse_document(FILE, "headrace.toml", Path(), {"SHOP_PASSWORD": "geheim9"})
-    return {path[-1]: value for path, value in endpoint_changes(document, kind, EndpointDraft(name, url, password))}
+    secrets = NewSecrets(PipeFile(Path("headrace.toml"), FILE))
+    found = {path[-1]: value for path, value in endpoint_changes(document, kind, EndpointDraft(name, url, password), secrets)}
+    return {key: secrets.contents.get(value, value) if isinstance(value, str) else value for key, value in found.items()}
 
 
 def test_shown_addresses_and_texts_have_no_secrets() -> None:
@@ -97,13 +102,30 @@ def test_another_account_gets_no_stored_password(name: str, account: str) -> Non
 
 
 def test_a_new_password_replaces_the_stored_one() -> None:
-    assert changes(SOURCES, "inline", password="new${x}") == {"url": "mysql://repl@db:3306/shop", "password": "new$${x}"}
-    assert changes(SOURCES, "key", password="new") == {"url": "mysql://repl@db:3306/shop", "password": "new"}
-    assert changes(SOURCES, "from_file", "mysql://root@evil/", "new") == {
-        "url": "mysql://root@evil/",
-        "password": "new",
-        "password_file": None,
+    assert changes(SOURCES, "inline", password="new${x}") == {"url": "mysql://repl@db:3306/shop", "password_file": "new${x}"}
+    assert changes(SOURCES, "key", password="new") == {"url": "mysql://repl@db:3306/shop", "password": None, "password_file": "new"}
+    assert changes(SOURCES, "from_file", "mysql://root@evil/", "new") == {"url": "mysql://root@evil/", "password_file": "new"}
+
+
+def test_a_password_in_an_entered_address_is_taken_out_of_it() -> None:
+    assert changes(SOURCES, "fresh", "mysql://u:p%40ss:w@h:3306/d?tls=required") == {
+        "url": "mysql://u@h:3306/d?tls=required",
+        "password_file": "p@ss:w",
     }
+    assert changes(SOURCES, "key", "mysql://repl:new@db:3306/shop") == {
+        "url": "mysql://repl@db:3306/shop",
+        "password": None,
+        "password_file": "new",
+    }
+    with pytest.raises(DefiniteError, match="entered twice"):
+        changes(SOURCES, "fresh", "mysql://u:p@h/d", "p")
+
+
+def test_a_line_break_in_a_password_is_refused() -> None:
+    # A file ends with a line break that is no part of the password.
+    with pytest.raises(DefiniteError, match="line break") as caught:
+        changes(SOURCES, "key", password="geheim\n")
+    assert "geheim" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +133,8 @@ def test_a_new_password_replaces_the_stored_one() -> None:
     [
         (SOURCES, "mysql://u:${HEADRACE_TOKEN}@evil/"),
         (SOURCES, "mysql://u@${file:/etc/hostname}/"),
-        (SOURCES, "mysql://u:plain@h/"),
+        (SOURCES, "mysql://u:${HEADRACE_TOKEN}plain@h/"),
+        (SOURCES, "mysql://u:***plain@h/"),
         (SOURCES, "http://h/"),
         (SINKS, "class:os:system"),
         (SINKS, ""),

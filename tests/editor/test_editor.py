@@ -167,10 +167,6 @@ def test_a_new_pipe(process: Process) -> None:
         "include": ["people"],
         "tables": {"hr.people": {"mask": {"salary": "null"}, "drop": ["photo"]}},
     }
-    process.file.chmod(0o644)
-    assert "chmod 600" in process.editor.plan(parse_draft(raw))["warnings"][0]
-    process.file.chmod(0o600)
-    assert process.editor.plan(parse_draft(raw))["warnings"] == []
     process.editor.save(parse_draft(raw), process.editor.read()["digest"])
     text = process.file.read_text()
     assert text.startswith(FILE)

@@ -85,9 +85,11 @@ _SECRET_WORDS: Final = ("pass", "secret", "token", "credential", "private", "pwd
 class References:
     """Expands references from the environment and from files."""
 
-    def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, environment: Mapping[str, str] | None = None, new_files: Mapping[str, str] | None = None) -> None:
         self._directory = directory
         self._environment = os.environ if environment is None else environment
+        self._new_files = new_files or {}
+        """The contents of files that are not written yet, by their paths as the document has them."""
 
     def resolve(self, text: str, place: str, left: frozenset[str] = frozenset(), *, hidden: bool = False) -> str:
         """Expand the references of a text, except the names in `left`. Errors do not repeat a hidden text."""
@@ -110,6 +112,8 @@ class References:
 
     def read_secret(self, path: str, place: str) -> str:
         """Return the content of a file without its final newline."""
+        if path in self._new_files:
+            return self._new_files[path]
         try:
             return (self._directory / path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
         except (OSError, UnicodeDecodeError) as error:
@@ -210,7 +214,13 @@ class Document:
         return references.read_secret(path, self.place(place))
 
 
-def parse_document(text: str, file: str, directory: Path, environment: Mapping[str, str] | None = None) -> Document:
+def parse_document(
+    text: str,
+    file: str,
+    directory: Path,
+    environment: Mapping[str, str] | None = None,
+    new_files: Mapping[str, str] | None = None,
+) -> Document:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -221,7 +231,7 @@ def parse_document(text: str, file: str, directory: Path, environment: Mapping[s
         line = nearest_line(lines, path)
         return f"{file}, {dotted_key(path)}" if line is None else f"{file}, line {line}, {dotted_key(path)}"
 
-    return Document(file, directory, content, place, References(directory, environment))
+    return Document(file, directory, content, place, References(directory, environment, new_files))
 
 
 def dotted_key(path: Keys) -> str:

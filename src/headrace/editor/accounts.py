@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from headrace.config.addresses import add_password, check_sink, check_source, redact, source_kind
 from headrace.config.document import SOURCES, Document, dotted_key, is_secret_name, references_in
@@ -17,6 +18,7 @@ from headrace.config.key_catalog import CLASS
 from headrace.config.show import MASK
 from headrace.cql.address import PASSWORD_VARIABLES as CQL_VARIABLES
 from headrace.editor.draft import EndpointDraft, check_no_references
+from headrace.editor.secret_files import NewSecrets
 from headrace.errors import DefiniteError
 from headrace.kafka.address import PASSWORD_VARIABLE, SECRETS_VARIABLE, without_secrets
 from headrace.settings.settings_file import PRODUCER
@@ -32,7 +34,8 @@ _VARIABLES: Final = {
     **{scheme: (variable,) for scheme, variable in CQL_VARIABLES.items()},
 }
 """Variables whose secrets are sent to servers of other addresses."""
-_PASSWORD_KEYS: Final = ("password", "password_file")
+_PASSWORD_FILE: Final = "password_file"
+_PASSWORD_KEYS: Final = ("password", _PASSWORD_FILE)
 
 
 def shown_address(document: Document, path: Keys, raw: Any) -> str:
@@ -57,17 +60,17 @@ def mask_address(raw: str) -> str:
     return f"{place}?{'&'.join(shown)}" if shown else place
 
 
-def endpoint_changes(document: Document, kind: str, draft: EndpointDraft) -> list[tuple[Keys, Any]]:
-    """Return the changes of the file that a draft of a source or sink means."""
-    path = (kind, draft.name)
+def endpoint_changes(document: Document, kind: str, draft: EndpointDraft, secrets: NewSecrets) -> list[tuple[Keys, Any]]:
+    """Return the changes of the file that a draft of a source or sink means; its password becomes one of the new secrets."""
+    path, draft = (kind, draft.name), _with_password_apart(kind, draft)
     stored = document.content.get(kind, {}).get(draft.name)
     if stored is None:
-        return _changed(path, _new_address(kind, draft), draft.password, {})
+        return _changed(path, _new_address(kind, draft), draft.password, {}, secrets)
     raw = stored.get("url", "")
     if draft.url in ("", shown_address(document, path, raw)):
         if not draft.password:
             return []
-        return _changed(path, _without_password(raw), draft.password, stored)
+        return _changed(path, _without_password(raw), draft.password, stored, secrets)
     if CLASS in stored:
         raise DefiniteError("a class cannot be replaced here", place=dotted_key(path), hint="change the file by hand")
     if not draft.password and _is_same_account(document, path, raw, draft.url):
@@ -80,13 +83,22 @@ def endpoint_changes(document: Document, kind: str, draft: EndpointDraft) -> lis
         scheme, _, rest = plain.partition("://")
         user, _, host = rest.partition("@")
         return [((*path, "url"), f"{scheme}://{user}:{inline['password']}@{host}")]
-    return _changed(path, _new_address(kind, draft), draft.password, stored)
+    return _changed(path, _new_address(kind, draft), draft.password, stored, secrets)
 
 
-def _changed(path: Keys, url: str, password: str, stored: dict[str, Any]) -> list[tuple[Keys, Any]]:
-    removed = [((*path, key), None) for key in _PASSWORD_KEYS if key in stored and not (password and key == "password")]
-    # In a file, `${` would be a reference.
-    added = [((*path, "password"), password.replace("${", "$${"))] if password else []
+def _with_password_apart(kind: str, draft: EndpointDraft) -> EndpointDraft:
+    """Return a draft without a password in its address: one that was entered there is taken like one of the password's own field."""
+    entered = _INLINE_PASSWORD.match(draft.url)
+    if entered is None or not entered["password"] or MASK in entered["password"] or "${" in draft.url:
+        return draft
+    if draft.password:
+        raise DefiniteError("the password is entered twice", place=f"[{kind}.{draft.name}] url", hint="enter it in its own field only")
+    return replace(draft, url=_without_password(draft.url), password=unquote(entered["password"]))
+
+
+def _changed(path: Keys, url: str, password: str, stored: dict[str, Any], secrets: NewSecrets) -> list[tuple[Keys, Any]]:
+    removed = [((*path, key), None) for key in _PASSWORD_KEYS if key in stored and not (password and key == _PASSWORD_FILE)]
+    added = [((*path, _PASSWORD_FILE), secrets.add((*path, "password"), password))] if password else []
     return [((*path, "url"), url), *removed, *added]
 
 

@@ -1,26 +1,25 @@
-"""Edits the pipe file of a running process: shows a pipe, checks a draft, previews what it does, writes it and reloads.
+"""Edits the pipes of a running process's file: shows a pipe, checks a draft, previews what it does, writes it and reloads.
 
-Invariant: every check and preview works on the very text that would be written, resolved as the process would resolve it. A text is written
-only if the whole file is valid with it, and only over the file that the person has seen (its digest). One edit is written at a time.
+Invariant: every check and preview works on the very text that would be written, resolved as the process would resolve it.
 """
 
 from __future__ import annotations
 
-import stat
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headrace.config.document import HEADRACE, PIPES, SINKS, SOURCES, Document, dotted_key
-from headrace.config.load import reload, resolve, with_state
+from headrace.config.load import resolve, with_state
 from headrace.editor import source_tables
 from headrace.editor.accounts import endpoint_changes, shown_address
 from headrace.editor.draft import EndpointDraft, PipeDraft, TableDraft, check_no_references
+from headrace.editor.file_changes import Edit, FileChanges
 from headrace.editor.file_edit import edit_text, remove_section, section_text
-from headrace.editor.masked_text import describe_change, mask_text
-from headrace.editor.pipe_file import PipeFile, check_unchanged, read_pipe_file, replace_pipe_file
+from headrace.editor.masked_text import mask_text
+from headrace.editor.pipe_file import PipeFile, read_pipe_file
+from headrace.editor.secret_files import NewSecrets
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName
 from headrace.pipes.commands.sink_check import check_sink
@@ -40,18 +39,14 @@ class EditRefused(DefiniteError):
     """This process does not let the dashboard edit its file."""
 
 
-@dataclass(frozen=True, slots=True)
 class Editor:
     """Thread-safe."""
 
-    path: Path
-    state: Path
-    """The state directory of the process."""
-    only: Sequence[str]
-    """The pipes that the process runs; empty: all of the file."""
-    is_enabled: Callable[[], bool]
-    reload: Callable[[], ReloadResult]
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(
+        self, path: Path, state: Path, only: Sequence[str], is_enabled: Callable[[], bool], reload: Callable[[], ReloadResult]
+    ) -> None:
+        self.path, self.is_enabled = path, is_enabled
+        self._changes = FileChanges(path, state, only, reload)
 
     def require_enabled(self) -> None:
         if not self.is_enabled():
@@ -115,64 +110,38 @@ class Editor:
 
     def plan(self, draft: PipeDraft) -> dict[str, Any]:
         """Return what writing the draft would change in the file."""
-        file = read_pipe_file(self.path)
-        text = self._text(file, draft)
-        reload(file.document(text), self.only, self.state)
-        return {**self._described(file, text, draft.name), "warnings": _warnings(file, draft)}
+        return self._changes.plan((PIPES, draft.name), _edit(draft))
 
     def save(self, draft: PipeDraft, digest: str) -> dict[str, Any]:
         """Write the draft into the file, and reload."""
-        return self._replace(digest, draft.name, lambda file: self._text(file, draft))
+        return self._changes.save((PIPES, draft.name), digest, _edit(draft))
 
     def delete(self, name: str, digest: str) -> dict[str, Any]:
         """Remove a pipe from the file, and reload. Its source, its sink and its state stay."""
-        return self._replace(digest, name, lambda file: _without_pipe(file, name))
+        return self._changes.save((PIPES, name), digest, lambda file, _: _without_pipe(file, name))
 
     # -- implementation
 
-    def _replace(self, digest: str, name: str, edit: Callable[[PipeFile], str]) -> dict[str, Any]:
-        with self._lock:
-            file = read_pipe_file(self.path)
-            check_unchanged(file, digest)
-            text = edit(file)
-            reload(file.document(text), self.only, self.state)
-            described = self._described(file, text, name)
-            replace_pipe_file(file, text)
-            try:
-                return {**described, "digest": replace(file, text=text).digest, "reload": self.reload().to_json()}
-            except HeadraceError as error:
-                raise DefiniteError(f"the file is written, and not applied: {error.message}", place=error.place, hint=error.hint) from error
-
-    def _described(self, file: PipeFile, text: str, name: str) -> dict[str, Any]:
-        return {
-            "digest": file.digest,
-            "changed": text != file.text,
-            "diff": describe_change(file.text, text, self.path.name),
-            "toml": _section_text(text, name),
-        }
-
     def _spec(self, draft: PipeDraft) -> PipeSpec:
-        file = read_pipe_file(self.path)
-        document = with_state(file.document(self._text(file, draft)), self.state)
+        document = with_state(self._changes.draft(_edit(draft)).document(), self._changes.state)
         specs = resolve(document, (draft.name,)).pipes[0].specs
         return specs[0]
 
-    def _text(self, file: PipeFile, draft: PipeDraft) -> str:
-        """Return the file with the draft in it."""
+
+def _edit(draft: PipeDraft) -> Edit:
+    """Return the edit that puts a draft into the file."""
+
+    def edit(file: PipeFile, secrets: NewSecrets) -> str:
         document = file.document()
         changes: list[tuple[Keys, Any]] = []
         for kind, endpoint in ((SOURCES, draft.source), (SINKS, draft.sink)):
             if draft.is_new:
                 _check_existing(document, kind, endpoint)
-            changes += endpoint_changes(document, kind, endpoint)
+            changes += endpoint_changes(document, kind, endpoint, secrets)
         changes += _pipe_changes(document, draft)
         return edit_text(file.text, changes)
 
-
-def _warnings(file: PipeFile, draft: PipeDraft) -> list[str]:
-    if (draft.source.password or draft.sink.password) and file.path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        return [f"the password is written into the file, which other users can read: chmod 600 {file.path}"]
-    return []
+    return edit
 
 
 def _check_existing(document: Document, kind: str, endpoint: EndpointDraft) -> None:

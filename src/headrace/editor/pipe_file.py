@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +28,14 @@ class PipeFile:
     def digest(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
-    def document(self, text: str | None = None) -> Document:
-        """Return the content of the file, or of a text that may replace it."""
-        return parse_document(self.text if text is None else text, str(self.path), self.path.resolve().parent)
+    @property
+    def directory(self) -> Path:
+        """The base of relative paths."""
+        return self.path.resolve().parent
+
+    def document(self, text: str | None = None, new_files: Mapping[str, str] | None = None) -> Document:
+        """Return the content of the file, or of a text that may replace it; with files of secrets that are not written yet."""
+        return parse_document(self.text if text is None else text, str(self.path), self.directory, new_files=new_files)
 
 
 def read_pipe_file(path: Path) -> PipeFile:
@@ -46,33 +52,43 @@ def replace_pipe_file(file: PipeFile, text: str) -> None:
     """Replace the file by a text, unless it differs from what was read."""
     # A link stays a link.
     path = file.path.resolve()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         before = path.stat()
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as written:
-                with suppress(PermissionError):
-                    os.fchown(written.fileno(), before.st_uid, before.st_gid)
-                os.fchmod(written.fileno(), stat.S_IMODE(before.st_mode))
-                written.write(text)
-                written.flush()
-                os.fsync(written.fileno())
-            check_unchanged(file, file.digest)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        write_file(path, text, before, stat.S_IMODE(before.st_mode), lambda: check_unchanged(file, file.digest))
     except OSError as error:
         raise DefiniteError(
             f"the file cannot be written: {error.strerror}", place=str(path), hint="let this user write the file and its directory"
         ) from error
+
+
+def write_file(path: Path, text: str, owner: os.stat_result, mode: int, check: Callable[[], None] = lambda: None) -> None:
+    """Write a file as a whole, with the owner of another one if this user may give it away. The check runs last before the rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    with suppress(FileNotFoundError):
+        temporary.unlink()
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as written:
+            with suppress(PermissionError):
+                os.fchown(written.fileno(), owner.st_uid, owner.st_gid)
+            os.fchmod(written.fileno(), mode)
+            written.write(text)
+            written.flush()
+            os.fsync(written.fileno())
+        check()
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory survive a crash."""
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def check_unchanged(file: PipeFile, digest: str) -> None:

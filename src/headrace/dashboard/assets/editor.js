@@ -134,8 +134,8 @@ export class Editor {
     made.body.append(
       field(`${label} section`, chosen).row,
       naming.row,
-      field("Address", url, "Without a password.").row,
-      field("Password", password, "Empty: the stored one, which is only used for the same host, port and user.").row,
+      field("Address", url, "A password in it is stored like one in the next field.").row,
+      field("Password", password, "Stored in a file of its own. Empty: the stored one, which is only used for the same host, port and user.").row,
     );
     pick();
     return made.node;
@@ -189,9 +189,7 @@ export class Editor {
     await this.#ask(pressed, this.result.body, "plan", {}, (found) => {
       this.save.disabled = !found.changed;
       if (!found.changed) return [el("p", { class: "faint", text: "The draft changes nothing." })];
-      const hidden = found.warnings.map((text) => el("p", { class: "bad-text", attrs: { role: "alert" }, text }));
-      if (!found.diff) hidden.push(el("p", { text: "Only a password changes." }));
-      return [...hidden, el("h3", { text: "Change" }), diff(found.diff), el("h3", { text: "The pipe then" }), el("pre", { class: "edit-ddl", tabIndex: 0, text: found.toml })];
+      return [el("h3", { text: "Change" }), diff(found.diff), el("h3", { text: "The pipe then" }), el("pre", { class: "edit-ddl", tabIndex: 0, text: found.toml })];
     });
   }
 
