@@ -134,7 +134,7 @@ def test_a_new_pipe_from_its_checks_to_the_file(open_page: Callable[..., Page], 
     assert shop.file.read_text() == before
     keep(page, "editor-2-change", whole=True)
     page.get_by_role("button", name="Save and reload").click()
-    expect(page.locator(".toast")).to_contain_text("customers: saved. Started: customers. Applied: [alerts.chat].")
+    expect(page.locator(".toast")).to_contain_text("customers: saved; started: customers; applied: [alerts.chat]")
     assert shop.file.read_text().startswith(before)
     assert "[pipes.customers" in shop.file.read_text()
     assert shop.account.password not in page.content()
@@ -155,7 +155,7 @@ def test_a_pipe_is_edited_and_deleted_by_keyboard(open_page: Callable[..., Page]
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Delete", exact=True).focus()
     page.keyboard.press("Enter")
-    expect(page.locator(".toast")).to_contain_text("people: deleted.")
+    expect(page.locator(".toast")).to_contain_text("people: deleted; started: customers")
     assert "[pipes.people]" not in shop.file.read_text()
 
 

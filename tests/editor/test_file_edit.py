@@ -96,6 +96,14 @@ def test_a_removed_section_goes_with_its_own_comment() -> None:
     assert tomllib.loads(remove_section("[pipes]\na = {sink = 'x'}\nb = {sink = 'y'}\n", ("pipes", "a"))) == {"pipes": {"b": {"sink": "y"}}}
 
 
+def test_the_first_and_the_last_section_of_a_kind() -> None:
+    made = edit_text(FILE, [(("alerts", "chat", "url"), "https://h/x"), (("alerts", "chat", "events"), ["failed"])])
+    assert made == f'{FILE}\n[alerts.chat]\nurl = "https://h/x"\nevents = ["failed"]\n'
+    assert remove_section(made, ("alerts", "chat")).rstrip() == FILE.rstrip()
+    below = f"[alerts]\n[alerts.chat]\nurl = 'x'\n{FILE}"
+    assert remove_section(below, ("alerts", "chat")) == f"[alerts]\n{FILE}"
+
+
 def test_the_text_of_a_section() -> None:
     assert (
         section_text(FILE, ("pipes", "b"))

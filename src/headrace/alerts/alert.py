@@ -33,7 +33,7 @@ class AlertKind(StrEnum):
     LOW_DISK = "low_disk"
     """A directory that the process writes to has less than `low_disk` free."""
     TEST = "test"
-    """`headrace alerts test`."""
+    """`headrace alerts test`, or a test alert of the dashboard."""
 
 
 CONDITIONS: Final = (AlertKind.FAILED, AlertKind.LAG, AlertKind.DIFFERENCES, AlertKind.LOW_DISK)

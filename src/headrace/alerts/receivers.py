@@ -13,6 +13,7 @@ import smtplib
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from http import HTTPStatus
 from typing import Final, Self
 
 from headrace import __version__
-from headrace.alerts.alert import Alert
+from headrace.alerts.alert import Alert, AlertKind, new_id
 from headrace.alerts.messages import mail_message, webhook_body
 from headrace.alerts.rules import AlertRule, MailServer, Webhook
 from headrace.errors import DefiniteError, HeadraceError, TransientError
@@ -73,6 +74,12 @@ def send(rule: AlertRule, alert: Alert) -> str:
             raise _timeout(rule) from error
         what = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         raise DeliveryError(f"it cannot be reached: {what}", place=rule.shown, hint="check url of the section, and the network") from error
+
+
+def send_test(rule: AlertRule, link: str) -> str:
+    """Send a test alert with a link to the dashboard, like `send`."""
+    now, summary = time.time(), "this is a test: the receiver gets alerts of Headrace"
+    return send(rule, Alert(new_id(), AlertKind.TEST, "", summary, now, now, remedy="nothing is to be done", link=link))
 
 
 def _timeout(rule: AlertRule) -> DeliveryError:

@@ -10,13 +10,23 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from headrace.alerts.detector import dashboard_link
 from headrace.alerts.rules import FORMS, MAIL_SCHEMES, AlertRule, parse_rule
 from headrace.config.document import ALERTS, PIPES, Document, Problems, dotted_key, parse_keys
 from headrace.config.key_catalog import ALERT_FIELDS, ReceiverKind, alert_title
-from headrace.config.misspellings import check_any_kind, correct_address, filter_known
-from headrace.config.sections import named_sections
+from headrace.config.misspellings import check_any_kind, correct_address, correct_sections, filter_known
+from headrace.config.sections import named_sections, read_process
 from headrace.errors import DefiniteError
 from headrace.settings.dataclass_fields import closest_match
+
+
+def read_receivers(document: Document) -> tuple[tuple[AlertRule, ...], str]:
+    """Return the rules of a file, and the link to its dashboard, for test alerts; raise the errors of these sections."""
+    problems = Problems()
+    document = correct_sections(document, problems)
+    process, rules = read_process(document, problems), read_alerts(document, problems)
+    problems.raise_any(document.file)
+    return rules, dashboard_link(process.address or (f"http://{process.listen}" if process.listen else ""), "")
 
 
 def read_alerts(document: Document, problems: Problems) -> tuple[AlertRule, ...]:

@@ -1,4 +1,5 @@
-"""The part of the control API that edits the pipe file: `GET /api/edit`, `POST /api/edit/ACTION`.
+"""The part of the control API that edits the pipe file: `GET /api/edit`, `POST /api/edit/ACTION`,
+`POST /api/edit/alerts/ACTION`.
 
 Invariant: every action needs the token, like all POST requests, and `[headrace] edit = true`. Input is validated before anything is done.
 """
@@ -10,7 +11,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from headrace.dashboard.routes import Response, failure_response, json_response, parse_document, to_json_value
-from headrace.editor import Editor, EditRefused, parse_draft
+from headrace.editor import AlertDraft, Editor, EditRefused, parse_alert_draft, parse_draft
 from headrace.errors import DefiniteError, TransientError
 from headrace.http.request import HttpError
 
@@ -52,6 +53,10 @@ def _text(given: Mapping[str, Any], key: str) -> str:
     return value
 
 
+def _rule(given: Mapping[str, Any]) -> AlertDraft:
+    return parse_alert_draft(given.get("draft"))
+
+
 _ACTIONS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Editor, Mapping[str, Any]], Any]]]] = {
     "read": (("pipe",), lambda editor, given: editor.read(_text(given, "pipe"))),
     "check": (("draft",), lambda editor, given: editor.check(parse_draft(given.get("draft")))),
@@ -61,5 +66,10 @@ _ACTIONS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Editor, Mapping[st
     "plan": (("draft",), lambda editor, given: editor.plan(parse_draft(given.get("draft")))),
     "save": (("draft", "digest"), lambda editor, given: editor.save(parse_draft(given.get("draft")), _text(given, "digest"))),
     "delete": (("pipe", "digest"), lambda editor, given: editor.delete(_text(given, "pipe"), _text(given, "digest"))),
+    "alerts/list": ((), lambda editor, _: editor.alerts.list_rules()),
+    "alerts/plan": (("draft",), lambda editor, given: editor.alerts.plan(_rule(given))),
+    "alerts/test": (("draft",), lambda editor, given: editor.alerts.test(_rule(given))),
+    "alerts/save": (("draft", "digest"), lambda editor, given: editor.alerts.save(_rule(given), _text(given, "digest"))),
+    "alerts/delete": (("rule", "digest"), lambda editor, given: editor.alerts.delete(_text(given, "rule"), _text(given, "digest"))),
 }
 """The keys of the body and the function of each action."""

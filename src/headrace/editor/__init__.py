@@ -1,6 +1,6 @@
-"""Creates, changes and deletes pipes of a pipe file, for the dashboard."""
+"""Creates, changes and deletes pipes and rules of alerts of a pipe file, for the dashboard."""
 
-from headrace.editor.draft import PipeDraft, parse_draft
+from headrace.editor.draft import AlertDraft, PipeDraft, parse_alert_draft, parse_draft
 from headrace.editor.editor import Editor, EditRefused
 
-__all__ = ["EditRefused", "Editor", "PipeDraft", "parse_draft"]
+__all__ = ["AlertDraft", "EditRefused", "Editor", "PipeDraft", "parse_alert_draft", "parse_draft"]

@@ -70,7 +70,7 @@ def endpoint_changes(document: Document, kind: str, draft: EndpointDraft, secret
     if draft.url in ("", shown_address(document, path, raw)):
         if not draft.password:
             return []
-        return _changed(path, _without_password(raw), draft.password, stored, secrets)
+        return _changed(path, without_password(raw), draft.password, stored, secrets)
     if CLASS in stored:
         raise DefiniteError("a class cannot be replaced here", place=dotted_key(path), hint="change the file by hand")
     if not draft.password and _is_same_account(document, path, raw, draft.url):
@@ -93,7 +93,7 @@ def _with_password_apart(kind: str, draft: EndpointDraft) -> EndpointDraft:
         return draft
     if draft.password:
         raise DefiniteError("the password is entered twice", place=f"[{kind}.{draft.name}] url", hint="enter it in its own field only")
-    return replace(draft, url=_without_password(draft.url), password=unquote(entered["password"]))
+    return replace(draft, url=without_password(draft.url), password=unquote(entered["password"]))
 
 
 def _changed(path: Keys, url: str, password: str, stored: dict[str, Any], secrets: NewSecrets) -> list[tuple[Keys, Any]]:
@@ -163,7 +163,8 @@ def _without_mask(url: str) -> str:
     return url.replace(f":{MASK}@", "@", 1)
 
 
-def _without_password(raw: str) -> str:
+def without_password(raw: str) -> str:
+    """Return the text of an address in a file without its password; references stay."""
     found = _INLINE_PASSWORD.match(raw)
     return raw if found is None else f"{found['before']}@{raw[found.end() :]}"
 

@@ -1,4 +1,4 @@
-"""A draft: a pipe as a person enters it in the dashboard, before it is in the file.
+"""Drafts: a pipe, or a rule of alerts, as a person enters it in the dashboard, before it is in the file.
 
 Invariant: a draft is checked before it is used. A text that the person enters is data: a reference (`${…}`) in it is refused, because it
 could send any variable or file of this machine to any server. References that the file has already stay there.
@@ -48,6 +48,39 @@ class PipeDraft:
     tables: Mapping[str, TableDraft] = field(default_factory=dict)
     enabled: bool = True
     is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlertDraft:
+    """A rule of alerts."""
+
+    name: str
+    kind: str
+    """`e-mail`, or the format of a webhook."""
+    url: str = ""
+    """The address of the receiver; empty, or as it is shown: as in the file."""
+    secret: str = field(default="", repr=False)
+    """A new token of a webhook, or password of a mail server; empty: as in the file."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the section, as a file has them: receivers, events, pipes and limits."""
+    is_new: bool = False
+
+
+def parse_alert_draft(raw: Any) -> AlertDraft:
+    """Parse a draft from JSON; raise `DefiniteError` that names the wrong field."""
+    texts, numbers = ("to", "events", "pipes"), ("lag_seconds", "lag_for_seconds", "away_seconds")
+    fields = _object(raw, "draft", {"name", "is_new", "kind", "url", "secret", "sender", "low_disk", *texts, *numbers})
+    values: dict[str, Any] = {name: list(_texts(fields[name], name)) for name in texts if name in fields}
+    values |= {name: _number(fields[name], name) for name in numbers if name in fields}
+    values |= {name: _text(fields[name], name).strip() for name in ("sender", "low_disk") if name in fields}
+    return AlertDraft(
+        _name(fields.get("name"), "name"),
+        _text(fields.get("kind", ""), "kind"),
+        _text(fields.get("url", ""), "url").strip(),
+        _text(fields.get("secret", ""), "secret"),
+        values,
+        _flag(fields.get("is_new", False), "is_new"),
+    )
 
 
 def parse_draft(raw: Any) -> PipeDraft:
@@ -112,6 +145,12 @@ def _texts(raw: Any, place: str) -> tuple[str, ...]:
 def _text(raw: Any, place: str) -> str:
     if not isinstance(raw, str) or len(raw) > _MAX_TEXT:
         raise _wrong(place, f"it must be a text of at most {_MAX_TEXT} characters", "shorten it")
+    return raw
+
+
+def _number(raw: Any, place: str) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
+        raise _wrong(place, "it must be a number", "send a number of seconds")
     return raw
 
 

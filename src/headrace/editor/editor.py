@@ -14,6 +14,7 @@ from headrace.config.document import HEADRACE, PIPES, SINKS, SOURCES, Document, 
 from headrace.config.load import resolve, with_state
 from headrace.editor import source_tables
 from headrace.editor.accounts import endpoint_changes, shown_address
+from headrace.editor.alert_editor import AlertEditor
 from headrace.editor.draft import EndpointDraft, PipeDraft, TableDraft, check_no_references
 from headrace.editor.file_changes import Edit, FileChanges
 from headrace.editor.file_edit import edit_text, remove_section, section_text
@@ -47,11 +48,12 @@ class Editor:
     ) -> None:
         self.path, self.is_enabled = path, is_enabled
         self._changes = FileChanges(path, state, only, reload)
+        self.alerts = AlertEditor(self._changes)
 
     def require_enabled(self) -> None:
         if not self.is_enabled():
             raise EditRefused(
-                "pipes cannot be edited in the dashboard of this process",
+                "the file cannot be edited in the dashboard of this process",
                 place=f"[{HEADRACE}] edit",
                 hint=f"write edit = true below [{HEADRACE}] in {self.path}, and run headrace reload",
             )

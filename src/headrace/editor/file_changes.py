@@ -73,9 +73,11 @@ class FileChanges:
                 replace_pipe_file(file, change.text)
             remove_unused(file, change.text)
             try:
-                return {**described, "digest": replace(file, text=change.text).digest, "reload": self.reload().to_json()}
+                result = self.reload()
             except HeadraceError as error:
                 raise DefiniteError(f"the file is written, and not applied: {error.message}", place=error.place, hint=error.hint) from error
+            digest = replace(file, text=change.text).digest
+            return {**described, "digest": digest, "reload": result.to_json(), "summary": result.lines()}
 
     def _check(self, change: FileChange) -> None:
         reload(change.document(), self.only, self.state)

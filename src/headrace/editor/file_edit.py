@@ -58,9 +58,11 @@ def remove_section(text: str, path: Keys) -> str:
     """Return the text without a section, the sections below it, and the comment directly above it; other comments stay."""
     wanted = tomllib.loads(text)
     _set(wanted, path, None)
+    # The last section of a kind leaves no `[kind]`.
+    without_empty = {name: value for name, value in wanted.items() if name != path[0] or value}
     made = "".join(_split(text, path)[0])
     try:
-        if tomllib.loads(made) == wanted:
+        if tomllib.loads(made) in (wanted, without_empty):
             return made
     except tomllib.TOMLDecodeError:
         # The section is not written as headers with keys below.

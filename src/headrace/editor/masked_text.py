@@ -11,10 +11,11 @@ import re
 import tomllib
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import tomlkit
 
-from headrace.alerts.rules import redact_receiver
+from headrace.alerts.rules import MAIL_SCHEMES, redact_receiver
 from headrace.config.document import ALERTS, is_secret_name
 from headrace.config.show import MASK
 from headrace.editor.accounts import is_only_references, mask_address
@@ -31,6 +32,19 @@ def mask_text(text: str) -> str:
     masked = _COMMENT.sub(lambda found: mask_secrets(found[0]), tomlkit.dumps(document))
     _check_masked(tomllib.loads(masked), ())
     return masked
+
+
+def mask_receiver(url: str) -> str:
+    """Return the address of a receiver of alerts without user, path and query, each of which may be a secret; references stay."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return MASK
+    host = parts.netloc.rpartition("@")[2]
+    if parts.scheme in MAIL_SCHEMES and host:
+        return f"{parts.scheme}://{f'{MASK}@' if '@' in parts.netloc else ''}{host}"
+    is_place = "@" not in parts.netloc and is_only_references(url.partition("://")[2].partition("/")[2])
+    return url if is_only_references(url) or is_place else redact_receiver(url, MASK)
 
 
 def describe_change(before: str, after: str, name: str) -> str:
@@ -64,6 +78,6 @@ def _check_masked(table: Mapping[str, Any], path: Keys) -> None:
 
 def _mask(path: Keys, value: str) -> str:
     if path[-1] == "url":
-        return redact_receiver(value, MASK) if path[0] == ALERTS and not is_only_references(value) else mask_address(value)
+        return mask_receiver(value) if path[0] == ALERTS else mask_address(value)
     is_secret = any(map(is_secret_name, path[2:])) and path[-1] not in ("password_file", "hash_salt")
     return MASK if is_secret and value and not is_only_references(value) else value

@@ -72,7 +72,7 @@ _HEADRACE: Final = ("headrace",)
 _SETTINGS_SECTIONS: Final = (("*",), ("sink", "tables"), ("sink", "tables", "*"), ("transforms", "*"))
 _PIPE_SECTIONS: Final = (
     ("*",),
-    *((kind, "*") for kind in ("sources", "sinks", "pipes")),
+    *((kind, "*") for kind in ("sources", "sinks", "pipes", "alerts")),
     *(("*", "*", name) for name in ("tables", "schema_changes")),
     ("*", "*", "tables", "*"),
 )

@@ -1,4 +1,4 @@
-// Alerts, below all pipes: the rules of the file, the alerts that are active, and the last deliveries. Read-only.
+// Alerts, below all pipes: the rules of the process, the alerts that are active, and the last deliveries.
 
 import { el, Keyed, setProp, setText } from "./dom.js";
 import * as show from "./format.js";
@@ -9,7 +9,8 @@ const TONES = { recovered: "good", schema_change: "busy" };
 export class Alerts {
   constructor() {
     const by = (id) => document.getElementById(id);
-    Object.assign(this, { node: by("alert-panel"), says: by("alert-says"), noOpen: by("no-alert-open"), noDeliveries: by("no-alert-deliveries"), due: 0, known: null });
+    Object.assign(this, { node: by("alert-panel"), says: by("alert-says"), noOpen: by("no-alert-open"), noDeliveries: by("no-alert-deliveries"), noRules: by("no-alert-rules") });
+    Object.assign(this, { due: 0, known: null, isEditable: false });
     this.rules = new Keyed(by("alert-rules"), ruleLine, updateRule);
     this.open = new Keyed(by("alert-open"), openLine, (node, alert) => setText(node.when, show.ago(alert.since, this.now)));
     this.deliveries = new Keyed(by("alert-deliveries"), deliveryLine, (node, done) => setText(node.when, show.ago(done.at, this.now)));
@@ -38,11 +39,12 @@ export class Alerts {
 
   #draw() {
     const { known } = this;
-    setProp(this.node, "hidden", !known?.rules.length);
-    if (!known?.rules.length) return;
+    setProp(this.node, "hidden", !known || !(known.rules.length || this.isEditable));
+    if (!known) return;
     const waiting = known.rules.reduce((sum, rule) => sum + rule.queued, 0);
     setText(this.says, waiting ? `${show.plural(waiting, "alert")} not sent yet` : "");
     this.rules.set(known.rules, (rule) => rule.name);
+    setProp(this.noRules, "hidden", known.rules.length > 0);
     this.open.set(known.open, (alert) => alert.id);
     setProp(this.noOpen, "hidden", known.open.length > 0);
     this.deliveries.set(known.deliveries, (done) => `${done.at} ${done.receiver} ${done.summary}`);

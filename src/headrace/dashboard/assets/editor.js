@@ -3,7 +3,7 @@
 
 import { confirm, post, Refused, toast } from "./actions.js";
 import { el, setProp } from "./dom.js";
-import { button, checkbox, diff, field, findings, panel, select, textInput, trouble } from "./editor_parts.js";
+import { ask, button, checkbox, diff, field, findings, panel, select, textInput, trouble } from "./editor_parts.js";
 import { columnsOf, escapeGlob, globFields, previewOf, TableTree } from "./editor_tables.js";
 
 const ROUTE = /^#\/(?:(new)|edit\/(.+))$/;
@@ -196,7 +196,7 @@ export class Editor {
   async #save(pressed) {
     const answer = await this.#ask(pressed, this.result.body, "save", { digest: this.known.digest }, () => []);
     if (!answer) return;
-    toast(`${this.draft.name}: saved. ${described(answer.reload)}`);
+    toast(`${this.draft.name}: saved; ${answer.summary.join("; ")}`);
     location.hash = `#/pipes/${encodeURIComponent(this.draft.name)}`;
   }
 
@@ -206,37 +206,13 @@ export class Editor {
     if (!(await confirm({ title: `Delete ${name}?`, text, button: "Delete", danger: true }))) return;
     const answer = await this.#ask(null, this.result.body, "delete", { digest: this.known.digest, pipe: name }, () => [], false);
     if (!answer) return;
-    toast(`${name}: deleted. ${described(answer.reload)}`);
+    toast(`${name}: deleted; ${answer.summary.join("; ")}`);
     location.hash = "#/";
   }
 
   /** Send the draft for an action and show the answer in a box. Returns the answer; null if it was refused. */
-  async #ask(pressed, box, action, more, show, drafted = true) {
-    const hash = this.hash;
-    if (pressed) pressed.disabled = true;
-    box.setAttribute("aria-busy", "true");
-    try {
-      const answer = await post(`/api/edit/${action}`, drafted ? { draft: this.draft, ...more } : more);
-      if (answer === null || hash !== this.hash) return null;
-      box.replaceChildren(...show(answer));
-      return answer;
-    } catch (error) {
-      if (!(error instanceof Refused)) throw error;
-      box.replaceChildren(trouble(error));
-      return null;
-    } finally {
-      if (pressed) pressed.disabled = false;
-      box.removeAttribute("aria-busy");
-    }
+  #ask(pressed, box, action, more, show, drafted = true) {
+    const { hash } = this;
+    return ask(pressed, box, `/api/edit/${action}`, drafted ? { draft: this.draft, ...more } : more, show, () => hash === this.hash);
   }
-}
-
-function described(reload) {
-  const parts = [];
-  if (reload.started.length) parts.push(`Started: ${reload.started.join(", ")}.`);
-  if (reload.restarted.length) parts.push(`Restarted: ${reload.restarted.join(", ")}.`);
-  if (reload.stopped.length) parts.push(`Stopped: ${reload.stopped.join(", ")}.`);
-  if (reload.applied.length) parts.push(`Applied: ${reload.applied.join(", ")}.`);
-  if (reload.needs_restart.length) parts.push(`Needs a restart of headrace run: ${reload.needs_restart.join(", ")}.`);
-  return parts.join(" ");
 }

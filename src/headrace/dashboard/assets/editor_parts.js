@@ -1,5 +1,6 @@
-// Parts of the edit page: fields with labels, findings of checks, errors, a diff, a grid. Data is set as text, never as markup.
+// Parts of the edit pages: fields with labels, findings of checks, errors, a diff, a grid, requests. Data is set as text, never as markup.
 
+import { post, Refused } from "./actions.js";
 import { el } from "./dom.js";
 import { plural } from "./format.js";
 
@@ -46,6 +47,33 @@ export function button(text, click, kind = "") {
   const made = el("button", { type: "button", class: kind, text });
   made.addEventListener("click", () => click(made));
   return made;
+}
+
+/** Send a request and show the answer, or why it was refused, in a box. Returns the answer; null if it was refused or is not current. */
+export async function ask(pressed, box, path, body, show, isCurrent = () => true) {
+  const focused = document.activeElement === pressed;
+  if (pressed) pressed.disabled = true;
+  box.setAttribute("aria-busy", "true");
+  try {
+    const answer = await post(path, body);
+    if (answer === null || !isCurrent()) return null;
+    box.replaceChildren(...show(answer));
+    return answer;
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    box.replaceChildren(trouble(error));
+    return null;
+  } finally {
+    if (pressed) pressed.disabled = false;
+    // A disabled button loses the focus.
+    if (focused && document.activeElement === document.body) pressed.focus();
+    box.removeAttribute("aria-busy");
+  }
+}
+
+/** The entries of a list that is separated by commas. */
+export function splitList(text) {
+  return text.split(",").map((entry) => entry.trim()).filter(Boolean);
 }
 
 export function trouble(error) {

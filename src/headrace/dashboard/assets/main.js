@@ -1,5 +1,6 @@
 // The page: which view is shown, and how it receives updates. The address names the pipe (`#/pipes/NAME`).
 
+import { AlertEditor } from "./alert_editor.js";
 import { Alerts } from "./alerts.js";
 import { Detail, announcement } from "./detail.js";
 import { setAttr, setProp, setText } from "./dom.js";
@@ -220,5 +221,9 @@ window.addEventListener("hashchange", () => {
 document.addEventListener("visibilitychange", draw);
 
 token.takeFromAddress();
-isEditable().then((editable) => ["new-pipe", "do-edit"].forEach((id) => setProp(by(id), "hidden", !editable)));
+new AlertEditor(() => (alerts.due = 0));
+isEditable().then((editable) => {
+  alerts.isEditable = editable;
+  ["new-pipe", "do-edit", "edit-alerts"].forEach((id) => setProp(by(id), "hidden", !editable));
+});
 stream.start();
