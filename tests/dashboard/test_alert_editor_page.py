@@ -1,4 +1,4 @@
-"""The form for rules of alerts, in Chromium: a rule is added, tried, changed and deleted, with the mouse and by keyboard."""
+"""The form for alert rules, in Chromium: a rule is added, tried, changed and deleted, with the mouse and by keyboard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from headrace.alerts.status import AlertsStatus
 from headrace.dashboard.server import serve
@@ -44,7 +44,7 @@ OpenPage = Callable[..., Page]
 
 
 class QuietControl(FakeControl):
-    """A process without rules of alerts."""
+    """A process without alert rules."""
 
     def alerts(self) -> AlertsStatus:
         return AlertsStatus()
@@ -61,18 +61,6 @@ def file(tmp_path: Path) -> Path:
     made = tmp_path / "headrace.toml"
     made.write_text(PIPES + RULE)
     return made
-
-
-@pytest.fixture
-def pages(browser: Browser) -> Iterator[Pages]:
-    opened = Pages(browser)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def control() -> FakeControl:
-    return FakeControl()
 
 
 @pytest.fixture
@@ -94,7 +82,7 @@ def test_a_rule_is_added_tried_and_saved(open_page: OpenPage, file: Path, hook: 
     page = open_page(width=WIDE, height=900, scheme="light")
     before = file.read_text()
     page.get_by_role("button", name="Edit rules").click()
-    form = page.get_by_role("group", name="Edit rules of alerts")
+    form = page.get_by_role("group", name="Edit alert rules")
     expect(form.get_by_label("Rule", exact=True)).to_have_value("chat")
     expect(form.get_by_label("Address")).to_have_value("https://hooks.example.com/***")
     form.get_by_label("Rule", exact=True).select_option("")
@@ -172,7 +160,7 @@ def test_a_rule_is_edited_and_deleted_by_keyboard_on_a_narrow_page(open_page: Op
     expect(page.locator(".toast")).to_contain_text("chat: deleted")
     assert file.read_text().rstrip() == PIPES.rstrip()
     expect(page.get_by_label("Name of the rule")).to_be_visible()
-    form = page.get_by_role("group", name="Edit rules of alerts")
+    form = page.get_by_role("group", name="Edit alert rules")
     form.get_by_role("button", name="Close").focus()
     page.keyboard.press("Enter")
     expect(form).to_be_hidden()

@@ -43,7 +43,7 @@ class ProcessSettings:
     spark: Mapping[str, str] = field(default_factory=dict)
     """More Spark settings."""
     edit: bool = False
-    """Whether the dashboard may create, change and delete pipes and rules of alerts of this file. Those who have the token can then read
+    """Whether the dashboard may create, change and delete pipes and alert rules of this file. Those who have the token can then read
     rows of any database whose account they know, and change this file."""
     retry_seconds: float = 5.0
     """How long a pipe waits after a transient error before it restarts; doubled each time, up to five minutes."""

@@ -1,4 +1,4 @@
-"""Creates, changes and deletes pipes and rules of alerts of a pipe file, for the dashboard."""
+"""Creates, changes and deletes pipes and alert rules of a pipe file, for the dashboard."""
 
 from headrace.editor.draft import AlertDraft, PipeDraft, parse_alert_draft, parse_draft
 from headrace.editor.editor import Editor, EditRefused

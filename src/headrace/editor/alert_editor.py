@@ -1,4 +1,4 @@
-"""Edits the rules of alerts of a running process's file: lists them, tries a draft, writes it and reloads.
+"""Edits the alert rules of a running process's file: lists them, tries a draft, writes it and reloads.
 
 Invariant: a test alert is sent with the very text that would be written, and writes nothing.
 """

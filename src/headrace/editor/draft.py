@@ -1,4 +1,4 @@
-"""Drafts: a pipe, or a rule of alerts, as a person enters it in the dashboard, before it is in the file.
+"""Drafts: a pipe, or an alert rule, as a person enters it in the dashboard, before it is in the file.
 
 Invariant: a draft is checked before it is used. A text that the person enters is data: a reference (`${…}`) in it is refused, because it
 could send any variable or file of this machine to any server. References that the file has already stay there.
@@ -52,7 +52,7 @@ class PipeDraft:
 
 @dataclass(frozen=True, slots=True)
 class AlertDraft:
-    """A rule of alerts."""
+    """An alert rule."""
 
     name: str
     kind: str

@@ -17,6 +17,7 @@ from pathlib import Path
 from headrace.config.document import Document, parse_document
 from headrace.config.load import read_text
 from headrace.errors import DefiniteError
+from headrace.jsonl import sync_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +81,6 @@ def write_file(path: Path, text: str, owner: os.stat_result, mode: int, check: C
     finally:
         temporary.unlink(missing_ok=True)
     sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory survive a crash."""
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def check_unchanged(file: PipeFile, digest: str) -> None:

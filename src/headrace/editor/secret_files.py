@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.config.document import dotted_key
-from headrace.editor.pipe_file import PipeFile, sync_directory, write_file
+from headrace.editor.pipe_file import PipeFile, write_file
 from headrace.errors import DefiniteError
+from headrace.jsonl import sync_directory
 from headrace.settings.toml_text import Keys
 
 FOLDER: Final = "headrace-secrets"

@@ -1,6 +1,6 @@
 """Turns what the service sees of one pipe into events: no I/O, and no second definition of failed, recovered or known.
 
-It uses the observations and the rules of alerts. Invariant: repeated errors of a pipe that retries are one event, and so is their end; a
+It uses the observations and the alert rules. Invariant: repeated errors of a pipe that retries are one event, and so is their end; a
 schema change or a comparison that an earlier process recorded is not recorded again.
 """
 
