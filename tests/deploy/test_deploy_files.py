@@ -67,6 +67,27 @@ def chart_file(values: Any) -> str:
     return "\n".join(line.removeprefix("    ") for line in head.splitlines()) + "\n" + str(values["pipes"])
 
 
+def test_the_address_in_the_links_of_alerts_is_a_value(values: Any, tmp_path: Path) -> None:
+    """Without it, links begin with http://127.0.0.1:8088, which no one else can open."""
+    written = tmp_path / "headrace.toml"
+    for address in ("", "https://headrace.internal"):
+        process = {**values["process"], "address": address}
+        written.write_text(chart_file({**values, "process": process}).replace("password_file", "#"))
+        assert load(written, ()).process.address == address
+    assert yaml.safe_load((ROOT / "tests/deploy/values.yaml").read_text())["process"]["address"] == "https://headrace.internal"
+
+
+def test_the_rules_of_prometheus_select_the_job_of_the_chart() -> None:
+    """The operator names the job of a PodMonitor NAMESPACE/NAME unless a relabeling, which it applies last, sets another one."""
+    template = (CHART / "templates/podmonitor.yaml").read_text()
+    spec = yaml.safe_load(re.sub(r"\{\{.*?\}\}", "x", template[template.index("  podMetricsEndpoints:") : template.rindex("{{- end }}")]))
+    (endpoint,) = spec["podMetricsEndpoints"]
+    (relabeling,) = endpoint["relabelings"]
+    rules = (Path(headrace.__file__).parent / "dashboard/prometheus-rules.yml").read_text()
+    assert relabeling["targetLabel"] == "job"
+    assert {relabeling["replacement"]} == set(re.findall(r'job="([^"]*)"', rules))
+
+
 def deployed_files(values: Any) -> dict[str, str]:
     paths = {name: (DEPLOY / name / "headrace.toml").read_text() for name in ("compose", "systemd")}
     return {**paths, "helm": chart_file(values)}
