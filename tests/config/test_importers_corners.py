@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,25 @@ def test_settings_with_another_result_in_headrace_are_rejected(text: str, words:
         translate_connector(text, "file.properties").text()
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize("text", [SERVER.partition("clickhouse.")[0] + "bootstrap.servers=k:9092\n", TOPICS], ids=["events", "topics"])
+def test_the_remedy_names_a_converter_that_is_accepted(text: str) -> None:
+    with pytest.raises(DefiniteError) as error:
+        translate_connector(text + "value.converter=io.confluent.connect.protobuf.ProtobufConverter\n", "file.properties").text()
+    remedy = re.search(r"remedy: set (value\.converter) to ([\w.]+)", str(error.value))
+    assert remedy is not None, str(error.value)
+    assert "sink" in translate_connector(f"{text}{remedy[1]}={remedy[2]}\n", "file.properties").text()
+
+
+def test_a_refused_converter_of_events_leads_to_a_pipe_from_the_topics() -> None:
+    events = SERVER.partition("clickhouse.")[0] + AVRO
+    with pytest.raises(
+        DefiniteError, match=r"or keep Debezium and read its topics with a source of kafka://host:port \(docs/kafka/debezium-source\.md\)"
+    ):
+        translate_connector(events, "file.properties").text()
+    assert (Path(__file__).parents[2] / "docs/kafka/debezium-source.md").is_file()
+    assert 'url = "kafka://' in translate_connector(TOPICS + AVRO, "file.properties").text()
 
 
 def test_compatible_lists_are_combined() -> None:

@@ -174,7 +174,7 @@ class _Connector:
                 self._to.set((*here, "schema_id_bytes"), _AVRO[one.value], one.line)
             self._to.set((*here, "registry"), self._with_account(address, here), registry.line)
         elif one is not None and one.value != _JSON:
-            self._refuse(one, f"records of {one.value} cannot be read", "JSON and Avro can")
+            self._refuse(one, f"records of {one.value} cannot be read", f"set value.converter to {_JSON} or {next(iter(_AVRO))}")
 
     def _with_account(self, registry: str, here: tuple[str, str]) -> str:
         """Return the registry's address with the user name; the password has its own variable."""
@@ -277,7 +277,8 @@ class _Connector:
         self._move("tombstones.on.delete", (*here, "tombstones"), lambda value: "on" if value == "true" else "off")
         converter = self._take("value.converter")
         if converter is not None and converter.value != _JSON:
-            self._refuse(converter, "Debezium's events are written in JSON here", f"{_JSON} can be")
+            topics = "keep Debezium and read its topics with a source of kafka://host:port (docs/kafka/debezium-source.md)"
+            self._refuse(converter, "Debezium's events are written in JSON here", f"set value.converter to {_JSON}, or {topics}")
         self._move("value.converter.schemas.enable", (*here, "schemas"), lambda value: value == "true")
         self._number(here, "topic.creation.default.partitions", "partitions")
         self._number(here, "topic.creation.default.replication.factor", "replication")
