@@ -4,6 +4,7 @@
 import { confirm, toast } from "./actions.js";
 import { el, setProp, setText } from "./dom.js";
 import { ask, button, checkbox, diff, field, select, splitList, textInput } from "./editor_parts.js";
+import { confirmLoss } from "./navigation.js";
 
 const MAIL = "e-mail";
 const KINDS = [["json", "Webhook (JSON)"], ["slack", "Slack"], ["teams", "Teams"], [MAIL, "E-mail"]];
@@ -18,8 +19,15 @@ export class AlertEditor {
   /** `saved` is called after a change of the file. */
   constructor(saved) {
     const by = (id) => document.getElementById(id);
-    Object.assign(this, { node: by("alert-editor"), opener: by("edit-alerts"), saved });
-    this.opener.addEventListener("click", () => this.#open(""));
+    Object.assign(this, { node: by("alert-editor"), opener: by("edit-alerts"), saved, isDirty: false });
+    this.opener.addEventListener("click", () => this.#leave(() => this.#open("")));
+  }
+
+  /** Go on if there is no draft with changes, or the user gives it up. */
+  async #leave(go, stay = () => {}) {
+    if (this.isDirty && !(await confirmLoss([this.draft.name || "a new rule"]))) return stay();
+    this.isDirty = false;
+    return go();
   }
 
   /** Load the rules of the file, and show the form for one of them. */
@@ -41,14 +49,17 @@ export class AlertEditor {
     this.known = known;
     this.heading = el("h3", { tabIndex: -1, text: "Rules of the file" });
     this.rules = select([...known.rules.map((one) => [one.name, `${one.name}: ${one.url}`]), ["", "A new rule …"]], "");
-    this.rules.addEventListener("change", () => this.#pick(this.rules.value));
+    this.rules.addEventListener("change", () => {
+      const { value } = this.rules;
+      this.#leave(() => this.#pick(value), () => (this.rules.value = this.picked));
+    });
     this.form = el("div", { class: "edit-body" });
     this.result = el("div", { class: "edit-result", attrs: { "aria-live": "polite" } });
     this.save = button("Save and reload", (pressed) => this.#save(pressed), "primary");
     this.remove = button("Delete the rule …", () => this.#delete(), "danger");
     const plan = button("Show the change", (pressed) => this.#plan(pressed));
     const test = button("Send a test alert", (pressed) => this.#test(pressed));
-    const close = button("Close", () => this.#close());
+    const close = button("Close", () => this.#leave(() => this.#close()));
     const tools = el("div", { class: "edit-tools" }, plan, test, this.save, close, this.remove);
     return [this.heading, el("p", { class: "faint mono", text: known.file }), field("Rule", this.rules).row, this.form, this.result, tools];
   }
@@ -59,14 +70,16 @@ export class AlertEditor {
     const rule = known.rules.find((one) => one.name === name);
     const { has_secret: hasSecret, ...draft } = rule ?? { name: "", kind: "json", url: "", ...known.defaults };
     this.draft = { ...draft, secret: "", is_new: !rule };
-    this.rules.value = name;
+    this.rules.value = this.picked = name;
     setProp(this.remove, "hidden", !rule);
     this.form.replaceChildren(...this.#fields(Boolean(hasSecret)));
     this.#changed();
+    this.isDirty = false;
   }
 
   /** The draft has changed: what was planned is out of date. */
   #changed() {
+    this.isDirty = true;
     this.result.replaceChildren();
     setProp(this.save, "disabled", true);
   }
@@ -166,6 +179,7 @@ export class AlertEditor {
 
   #done(what, name, answer) {
     if (!answer) return;
+    this.isDirty = false;
     toast(`${what}; ${answer.summary.join("; ")}`);
     this.saved();
     this.#open(name);

@@ -20,7 +20,9 @@ export async function isEditable() {
 
 export class Editor {
   constructor(node) {
-    Object.assign(this, { node, hash: null, draft: null });
+    Object.assign(this, { node, hash: null, draft: null, isDirty: false });
+    // Before a field reports its change: the user may leave the page by a key.
+    node.addEventListener("input", (event) => event.target.type === "search" || (this.isDirty = true));
   }
 
   /** Show the page that the address names; return whether it names one. */
@@ -39,6 +41,7 @@ export class Editor {
 
   async #load(name) {
     const hash = this.hash;
+    this.isDirty = false;
     this.node.replaceChildren(el("p", { class: "nothing", text: "Asking the process …" }));
     try {
       const known = await post("/api/edit/read", name ? { pipe: name } : {});
@@ -60,6 +63,7 @@ export class Editor {
       : { name: "", is_new: true, source: { name: "" }, sink: { name: "" }, include: [], exclude: [], tables: {}, enabled: true };
     this.result = panel("The file");
     this.#draw();
+    this.isDirty = false;
   }
 
   /** The section of the source in the file. */
@@ -83,6 +87,7 @@ export class Editor {
 
   /** The draft has changed: what was planned is out of date. */
   changed() {
+    this.isDirty = true;
     this.tree?.draw();
     this.globs?.refresh();
     this.result.body.replaceChildren();
@@ -196,6 +201,7 @@ export class Editor {
   async #save(pressed) {
     const answer = await this.#ask(pressed, this.result.body, "save", { digest: this.known.digest }, () => []);
     if (!answer) return;
+    this.isDirty = false;
     toast(`${this.draft.name}: saved; ${answer.summary.join("; ")}`);
     location.hash = `#/pipes/${encodeURIComponent(this.draft.name)}`;
   }
@@ -206,6 +212,7 @@ export class Editor {
     if (!(await confirm({ title: `Delete ${name}?`, text, button: "Delete", danger: true }))) return;
     const answer = await this.#ask(null, this.result.body, "delete", { digest: this.known.digest, pipe: name }, () => [], false);
     if (!answer) return;
+    this.isDirty = false;
     toast(`${name}: deleted; ${answer.summary.join("; ")}`);
     location.hash = "#/";
   }

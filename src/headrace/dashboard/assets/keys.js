@@ -1,8 +1,12 @@
 // Keyboard shortcuts: plain keys, inactive while the user types. The help (`?`) lists all of them.
+// In a form of the editor only those work that change nothing: another one could discard a draft or act on a pipe by mistake.
 
 const TYPING = "input:not([type=checkbox]), textarea, select, [contenteditable]";
 
-export function listen(commands) {
+const IN_FORMS = new Set(["t", "?"]);
+
+/** `isEditing()`: whether a form of the editor is shown. */
+export function listen(commands, isEditing) {
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
     if (document.querySelector("dialog[open]")) return;
@@ -13,7 +17,7 @@ export function listen(commands) {
       return;
     }
     const command = commands[event.key];
-    if (!command) return;
+    if (!command || (isEditing() && !IN_FORMS.has(event.key))) return;
     if (command() !== false) event.preventDefault();
   });
 }

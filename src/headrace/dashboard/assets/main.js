@@ -8,6 +8,7 @@ import { Editor, isEditable } from "./editor.js";
 import * as show from "./format.js";
 import { listen } from "./keys.js";
 import { PipeLog } from "./log.js";
+import { Navigation } from "./navigation.js";
 import { address, Overview } from "./overview.js";
 import { Samples } from "./samples.js";
 import { toggle } from "./stages.js";
@@ -25,6 +26,7 @@ const recent = new Timeline(by("recent-events"), { title: "Recent events", limit
 const events = new Timeline(by("pipe-events"), { title: "Events", limit: 500, filtered: true });
 const log = new PipeLog(by("pipe-log"));
 const editor = new Editor(by("editor"));
+const alertEditor = new AlertEditor(() => (alerts.due = 0));
 const stream = new Stream(onStatus, onLine);
 
 let status = null;
@@ -36,7 +38,7 @@ let cpu = [];
 
 /** The pipe that the address names; the only pipe if the process has one. */
 function selected() {
-  const named = /^#\/pipes\/(.*)$/.exec(location.hash);
+  const named = /^#\/pipes\/(.*)$/.exec(navigation.hash);
   if (named) {
     try {
       return decodeURIComponent(named[1]);
@@ -66,7 +68,7 @@ function draw() {
   if (!status) return undefined;
   drawTitle();
   if (document.hidden) return undefined;
-  if (editor.show(location.hash)) {
+  if (editor.show(navigation.hash)) {
     document.body.dataset.view = "editor";
     setProp(by("welcome"), "hidden", true);
     return drawProcess();
@@ -203,7 +205,7 @@ listen({
   r: inPipe(() => detail.setSpan(detail.span === "300" ? "3600" : "300")),
   t: otherTheme,
   "?": () => by("help").showModal(),
-});
+}, () => document.body.dataset.view === "editor" || alertEditor.node.checkVisibility());
 
 overview.onFilter = draw;
 by("theme").addEventListener("click", otherTheme);
@@ -211,17 +213,22 @@ by("help-open").addEventListener("click", () => by("help").showModal());
 by("line-again").addEventListener("click", () => stream.again());
 by("unlock").addEventListener("click", () => (token.token() ? token.forget() : token.ask("Looking is free. To change something or to query, give the process's token.")));
 for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close(""));
-window.addEventListener("hashchange", () => {
-  if (token.takeFromAddress()) return draw();
-  draw();
-  window.scrollTo(0, 0);
-  by("main").focus({ preventScroll: true });
-  return undefined;
+window.addEventListener("beforeunload", (event) => {
+  if (editor.isDirty || alertEditor.isDirty) event.preventDefault();
 });
 document.addEventListener("visibilitychange", draw);
 
 token.takeFromAddress();
-new AlertEditor(() => (alerts.due = 0));
+const navigation = new Navigation({
+  arrived: () => token.takeFromAddress(),
+  drafts: () => (editor.isDirty ? [editor.draft.name || "a new pipe"] : []),
+  discard: () => (editor.isDirty = false),
+  moved: () => {
+    draw();
+    window.scrollTo(0, 0);
+    by("main").focus({ preventScroll: true });
+  },
+});
 isEditable().then((editable) => {
   alerts.isEditable = editable;
   ["new-pipe", "do-edit", "edit-alerts"].forEach((id) => setProp(by(id), "hidden", !editable));

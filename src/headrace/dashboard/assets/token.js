@@ -37,7 +37,7 @@ export function takeFromAddress() {
   const words = new URLSearchParams(location.hash.replace(/^#\/?\??/, ""));
   const given = words.get("token");
   if (given) {
-    history.replaceState(null, "", `${location.pathname}#/`);
+    history.replaceState(history.state, "", `${location.pathname}#/`);
     write(given);
   }
   show();
