@@ -1,4 +1,4 @@
-"""Drafts of the editor pages survive keys, links and Back, unless the user gives them up."""
+"""Drafts of the editor pages survive keys, links and Back, unless the user gives them up; the skip link changes no address."""
 
 from __future__ import annotations
 
@@ -216,3 +216,18 @@ def test_the_draft_of_a_rule_is_given_up_after_a_confirmation_only(open_page: Op
     expect(rule).to_have_value("pager")
     expect(lag).to_be_checked()
 
+
+@pytest.mark.parametrize("inside", ["#/", "#/pipes/shop", "#/pipes/nowhere", "#/new", EDIT])
+def test_the_skip_link_leads_to_the_content(open_page: OpenPage, inside: str) -> None:
+    page = open_page(inside)
+    settle(page, 0.5)
+    if inside == EDIT:
+        _exclude(page)
+    view = page.evaluate("document.body.dataset.view")
+    page.locator(".skip-link").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+    settle(page, 1.5)
+    assert (_address(page), page.evaluate("document.body.dataset.view")) == (inside, view)
+    if inside == EDIT:
+        _is_kept(page)

@@ -213,6 +213,11 @@ by("help-open").addEventListener("click", () => by("help").showModal());
 by("line-again").addEventListener("click", () => stream.again());
 by("unlock").addEventListener("click", () => (token.token() ? token.forget() : token.ask("Looking is free. To change something or to query, give the process's token.")));
 for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close(""));
+// A link to `#main` would be an address of the page.
+document.querySelector(".skip-link").addEventListener("click", (event) => {
+  event.preventDefault();
+  by("main").focus();
+});
 window.addEventListener("beforeunload", (event) => {
   if (editor.isDirty || alertEditor.isDirty) event.preventDefault();
 });
