@@ -135,11 +135,26 @@ def test_foreign_keys_that_are_not_logged(fresh_server: FreshServer, flavour: st
     execute_in(server, "shop", "CREATE TABLE p (id INT PRIMARY KEY)", f"CREATE TABLE c (id INT NOT NULL, p INT, {key})")
     name, url = "foreign key of shop.c", server.url("shop")
     code, findings = check(url)
-    assert (code, findings[name]["level"], "the table has no key" in findings[name]["meaning"]) == (2, "error", True)
+    assert (code, findings[name]["level"], "the child table has no key" in findings[name]["meaning"]) == (2, "error", True)
     execute_in(server, "shop", "ALTER TABLE c ADD PRIMARY KEY (id)")
     code, findings = check(url, "--tables", "shop.c")
-    assert (code, findings[name]["level"], "shop.p is not selected" in findings[name]["meaning"]) == (2, "error", True)
+    assert (code, findings[name]["level"], "its parent shop.p is not replicated" in findings[name]["meaning"]) == (2, "error", True)
     assert levels_of(check(url, "--tables", "shop.c", "--tables", "shop.p")[1], name) == ["ok"]
+    # What else a pipe refuses because of the source's tables: all of it, in the pipe's words.
+    execute_in(
+        server,
+        "shop",
+        "CREATE TABLE e (k ENUM('x', 'y') PRIMARY KEY)",
+        "CREATE TABLE by_number (id INT PRIMARY KEY, k ENUM('x', 'y'), FOREIGN KEY (k) REFERENCES e (k) ON DELETE CASCADE)",
+        "CREATE TABLE kept (id INT, p INT, g INT AS (id + 1), FOREIGN KEY (p) REFERENCES p (id) ON DELETE SET NULL)",
+        "CREATE TABLE gone (id INT PRIMARY KEY, p INT, g INT AS (id + 1), FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE)",
+    )
+    code, findings = check(url)
+    assert (code, levels_of(findings, name, "foreign key of shop.gone")) == (2, ["ok", "ok"])
+    by_number, kept = (findings[f"foreign key of shop.{child}"]["meaning"] for child in ("by_number", "kept"))
+    assert by_number.endswith("cannot apply it exactly: its columns are of type ENUM or SET, which the source compares by number")
+    generated = "the table has generated columns, which the server computes again"
+    assert kept.endswith(f"cannot apply it exactly: the child table has no key, so its rows cannot be told apart; {generated}")
 
 
 def test_prepared_transactions(server: PrivateServer, database: str, check: Checkup) -> None:

@@ -6,11 +6,15 @@ which children, and in which order: a table comes after its parents, and tables 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
+from headrace.model.column_types import ValueForm
 from headrace.model.schema import ForeignKey, ReferentialAction, TableName, TableSchema
+
+NO_KEY: Final = "the child table has no key, so its rows cannot be told apart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +115,17 @@ def plan_cascades(schemas: Iterable[TableSchema]) -> CascadePlan:
     ]
     involved = {cascade.child for cascade in found} | {cascade.parent for cascade in found}
     return CascadePlan({name: tables[name] for name in sorted(involved)}, tuple(found))
+
+
+def source_obstacles(cascade: Cascade, child: TableSchema, *, has_parent: bool) -> Iterator[str]:
+    """Yield why no sink can apply the cascade exactly, as far as the source determines it. `has_parent`: the parent is replicated."""
+    if not has_parent:
+        yield f"its parent {cascade.parent} is not replicated"
+    if not child.row_key:
+        yield NO_KEY
+    if ReferentialAction.SET_DEFAULT in (cascade.key.on_delete, cascade.key.on_update):
+        yield "it sets defaults, which no tested server does"
+    if any(column.form is ValueForm.MEMBERS for column in child.columns if column.name in cascade.key.columns):
+        yield "its columns are of type ENUM or SET, which the source compares by number"
+    if cascade.keeps_row and any(column.generated for column in child.columns):
+        yield "the table has generated columns, which the server computes again"

@@ -173,7 +173,7 @@ class CascadeStore(Protocol):
     """Applies the effects of foreign keys on child tables, which the source does not log. Every method may be repeated."""
 
     def find_obstacle(self, cascade: Cascade) -> str:
-        """Return why the sink cannot apply a cascade exactly; empty if it can."""
+        """Return why the sink cannot apply a cascade exactly that has no `source_obstacles`; empty if it can."""
 
     def prepare(self) -> None:
         """Create what the plan needs, and remove what earlier plans left."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from headrace.errors import DefiniteError
-from headrace.model.cascades import Cascade, CascadePlan, plan_cascades
+from headrace.model.cascades import Cascade, CascadePlan, plan_cascades, source_obstacles
 from headrace.model.schema import ForeignKey, TableName, TableSchema
 from headrace.model.setting_values import CascadeMode
 from headrace.pipes.lifecycle.context import PipeContext
@@ -136,10 +136,8 @@ class CascadeRunner:
                 raise _refused(cascade, why, f"leave the table out with --exclude {cascade.child}")
 
     def _obstacle(self, cascade: Cascade, schemas: Mapping[TableName, TableSchema]) -> str:
-        if cascade.parent not in schemas:
-            return f"its parent {cascade.parent} is not replicated"
-        if cascade.keeps_row and any(column.generated for column in schemas[cascade.child].columns):
-            return "the table has generated columns, which the server computes again"
+        for why in source_obstacles(cascade, schemas[cascade.child], has_parent=cascade.parent in schemas):
+            return why
         transformed = [name for name in (cascade.child, cascade.parent) if not self._is_plain(schemas[name])]
         return f"the rows of {transformed[0]} are transformed" if transformed else ""
 

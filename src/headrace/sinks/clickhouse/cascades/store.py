@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from headrace.errors import DefiniteError
-from headrace.model.cascades import Cascade, CascadePlan
+from headrace.model.cascades import NO_KEY, Cascade, CascadePlan
 from headrace.model.column_types import ValueForm
 from headrace.model.schema import ReferentialAction, TableName
 from headrace.sinks.base import TextComparison
@@ -44,18 +44,14 @@ class ClickHouseCascadeStore:
         child = targets[cascade.child]
         if self._scope.target.others or any(table.local_table is not None or table.storage.replication for table in targets.values()):
             return "the target has several hosts or replicas, and one may not have the rows yet that were written to another"
-        if ReferentialAction.SET_DEFAULT in (cascade.key.on_delete, cascade.key.on_update):
-            return "it sets defaults, which no tested server does"
         if not child.has_key:
-            return "the child table has no key, so its rows cannot be told apart"
+            return NO_KEY
         if child.family is not EngineFamily.REPLACING or child.metadata_column(MetadataRole.VERSION) is None or not live_condition(child):
             return f"the engine of {child.full_name} is not a ReplacingMergeTree with a version and a deletion column"
         if child.ignores_deletes:
             return f"{child.full_name} keeps deleted rows"
         if self._scope.options.of(cascade.child).on_refused_row is OnRefusedRow.DEAD_LETTER:
             return "the table has on_refused_row = dead_letter, and a row that is written later has missed the key's changes"
-        if any(column.form is ValueForm.MEMBERS for column in child.schema.columns if column.name in cascade.key.columns):
-            return "its columns are of type ENUM or SET, which the source compares by number"
         in_key = sorted(set(cascade.key.columns).intersection(child.key_dependencies))
         if in_key and ReferentialAction.SET_NULL in (cascade.key.on_delete, cascade.key.on_update):
             return f"it sets {', '.join(in_key)} to NULL, which is part of the key of {child.full_name}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import ForeignKey
+from headrace.model.cascades import Cascade, source_obstacles
+from headrace.model.schema import ForeignKey, TableName, TableSchema
 from headrace.model.setting_values import CascadeMode
 from headrace.model.table_selection import Selection, is_pattern
 from headrace.sources.mysql.preflight.server_facts import Check, ServerFacts, TableFacts, refusal, try_replication
@@ -35,6 +36,9 @@ class KnownDifference:
     def applies_to(self, product: str, version: Version) -> bool:
         return product == self.product and self.first <= version[:2] < self.end
 
+
+Definitions = Mapping[TableName, TableSchema | DefiniteError]
+"""The definition of each child table of a cascade, or why it is not replicated."""
 
 _ANY: Final = (10_000, 0)
 KNOWN_DIFFERENCES: Final = (
@@ -346,9 +350,10 @@ def check_selection(facts: ServerFacts, tables: list[TableFacts], selection: Sel
         else:
             yield failure(f"table {chosen}", "none", f"there is no table {chosen}, or the user may not see it", repair)
     yield from check_hidden_databases(facts, {table.name.database for table in tables})
+    definitions = _describe_children(facts, tables, cascades)
     for table in tables:
         yield from _check_select(facts, table)
-        yield from report_cascades(facts, table, selection, cascades)
+        yield from report_cascades(facts, table, definitions, {one.name for one in tables}, cascades)
         if not table.keyed:
             meaning = f"table {table.name} has no key: rows are identified by all their columns, which costs more"
             yield warning(f"key of {table.name}", "none", meaning, f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (...)")
@@ -395,26 +400,43 @@ def check_cascades_of(facts: ServerFacts, table: TableFacts) -> Iterator[Finding
         yield failure(f"foreign key of {table.name}", cascade.name, meaning, repair)
 
 
-def report_cascades(facts: ServerFacts, table: TableFacts, selection: Selection, mode: CascadeMode) -> Iterator[Finding]:
-    """Report what a pipe does about foreign keys that change the table without logging it."""
+def _describe_children(facts: ServerFacts, tables: list[TableFacts], mode: CascadeMode) -> Definitions:
+    is_applied = mode is CascadeMode.APPLY and not facts.logs_cascades
+    return facts.describe([table.name for table in tables if table.cascades]) if is_applied else {}
+
+
+def report_cascades(
+    facts: ServerFacts, table: TableFacts, definitions: Definitions, selected: Collection[TableName], mode: CascadeMode
+) -> Iterator[Finding]:
+    """Report what a pipe of the selected tables does about foreign keys that change the table without logging it."""
     if mode is CascadeMode.HALT:
         yield from check_cascades_of(facts, table)
     elif not facts.logs_cascades:
-        for cascade in table.cascades:
-            yield _report_cascade(facts, table, cascade, selection, mode)
+        for key in table.cascades:
+            name, unlogged = f"foreign key of {table.name}", f"{facts.product} does not log the rows of {table.name} that it changes"
+            if mode is CascadeMode.IGNORE:
+                meaning = f'{unlogged}, and cascades = "ignore" leaves them as they are'
+                yield warning(name, key.name, meaning, 'set cascades = "apply"')
+            elif why := _obstacles(key, table, definitions, selected):
+                meaning = f"{unlogged}, and Headrace cannot apply it exactly: {why}"
+                yield failure(name, key.name, meaning, f"{_obstacle_repair(key, table, selected)}, or {_cascade_repair(facts)}")
+            else:
+                yield ok(name, key.name, f"{unlogged}; Headrace applies it in ClickHouse")
 
 
-def _report_cascade(facts: ServerFacts, table: TableFacts, cascade: ForeignKey, selection: Selection, mode: CascadeMode) -> Finding:
-    name, unlogged = f"foreign key of {table.name}", f"{facts.product} does not log the rows of {table.name} that it changes"
-    if mode is CascadeMode.IGNORE:
-        return warning(name, cascade.name, f'{unlogged}, and cascades = "ignore" leaves them as they are', 'set cascades = "apply"')
-    if not selection(cascade.parent):
-        why, repair = f"its parent {cascade.parent} is not selected", f"select {cascade.parent} too"
-    elif not table.keyed:
-        why, repair = "the table has no key", f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (...)"
-    else:
-        return ok(name, cascade.name, f"{unlogged}; Headrace applies it in ClickHouse")
-    return failure(name, cascade.name, f"{unlogged}, and Headrace cannot apply it: {why}", f"{repair}, or {_cascade_repair(facts)}")
+def _obstacles(key: ForeignKey, table: TableFacts, definitions: Definitions, selected: Collection[TableName]) -> str:
+    definition = definitions.get(table.name)
+    if definition is None:
+        return ""  # the account may not read the table, which has its own finding
+    if isinstance(definition, DefiniteError):
+        return definition.message
+    return "; ".join(source_obstacles(Cascade(table.name, key), definition, has_parent=key.parent in selected))
+
+
+def _obstacle_repair(key: ForeignKey, table: TableFacts, selected: Collection[TableName]) -> str:
+    if key.parent not in selected:
+        return f"select {key.parent} too"
+    return f"leave the table out with --exclude {table.name}" if table.keyed else f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (...)"
 
 
 def _cascade_repair(facts: ServerFacts) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,10 +13,10 @@ import numpy as np
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError, HeadraceError
-from headrace.model.schema import ForeignKey, TableName
+from headrace.model.schema import ForeignKey, TableName, TableSchema
 from headrace.model.table_selection import Selection
 from headrace.sources.mysql.binlog.replication_client import ReplicationStream
-from headrace.sources.mysql.schema.information_schema import read_foreign_keys
+from headrace.sources.mysql.schema.information_schema import capture_schemas, read_foreign_keys
 from headrace.sources.mysql.server.connection import (
     MySQLAddress,
     is_mariadb,
@@ -135,6 +135,17 @@ class ServerFacts:
         keys = read_foreign_keys(self.connection, self.address, [name for name, _ in chosen])
         cascades = {name: tuple(key for key in of_table if key.cascades) for name, of_table in keys.items()}
         return [TableFacts(name, engine, name in keyed, cascades.get(name, ())) for name, engine in chosen]
+
+    def describe(self, names: Collection[TableName]) -> Mapping[TableName, TableSchema | DefiniteError]:
+        """Return the definition of each of these tables that the account can see, or why it is not replicated."""
+        if not names:
+            return {}
+        try:
+            return {schema.name: schema for schema in capture_schemas(self.connection, self.address, set(names).__contains__)}
+        except DefiniteError as error:
+            if len(names) == 1:
+                return dict.fromkeys(names, error)
+            return {name: found for one in names for name, found in self.describe([one]).items()}
 
 
 _TABLES = "SELECT table_schema, table_name, engine FROM information_schema.tables WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')"
