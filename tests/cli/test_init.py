@@ -250,7 +250,7 @@ def test_an_existing_file_is_left_alone(run: Command, tmp_path: Path) -> None:
     (tmp_path / "headrace.toml").write_text("# mine")
     code, output = run("init", "mysql://root@127.0.0.1:1/shop", "--yes")
     assert code == 2
-    assert "the file is there already" in output
+    assert "the file already exists" in output
     assert "--file" in output
     assert (tmp_path / "headrace.toml").read_text() == "# mine"
 

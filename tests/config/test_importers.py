@@ -459,7 +459,7 @@ def test_convert_writes_a_file_that_was_not_there(
     monkeypatch.setenv("DATABASE1_PASSWORD", "x")
     assert len(load(target).pipes) == 2
     assert cli.main(["convert", str(path), "-o", str(target)]) == cli.FAILED
-    assert "there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert cli.main(["convert", str(path)]) == cli.OK
     assert capsys.readouterr().out == target.read_text()
     assert cli.main(["convert", str(target)]) == cli.FAILED

@@ -106,7 +106,7 @@ def write_new_file(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise DefiniteError("the file is there already", place=str(path), hint="name another, or remove it") from None
+        raise DefiniteError("the file already exists", place=str(path), hint="name another, or remove it") from None
     except OSError as error:
         raise DefiniteError(f"the file cannot be written: {error.strerror}", place=str(path), hint="name another") from error
 

@@ -212,7 +212,7 @@ def skip(arguments: argparse.Namespace) -> int:
             f"{arguments.pipe} does not halt at an event that can be left out", place=arguments.pipe, hint="see `headrace status`"
         )
     if not arguments.yes:
-        _confirm(f"Leave out the one event at {place} for good? It is recorded, and nothing else is left out.")
+        _confirm(f"Skip the event at {place} permanently? The skip is recorded; no other event is skipped.")
     print_line(f"{halted.name}: {remote.skip(halted.name, place)}")
     return OK
 
@@ -230,7 +230,7 @@ def _skip_in_state(arguments: argparse.Namespace) -> int:
     if halted is not None:
         print_line(f"{halted['message']} (at {halted['place']})")
         if not arguments.yes:
-            _confirm(f"Leave out the one event at {halted['event']} for good? It is recorded, and nothing else is left out.")
+            _confirm(f"Skip the event at {halted['event']} permanently? The skip is recorded; no other event is skipped.")
     print_line(request_skip(directory, arguments.place))
     return OK
 

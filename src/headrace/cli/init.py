@@ -58,7 +58,7 @@ def init(arguments: argparse.Namespace) -> int:
     file = Path(arguments.file)
     if os.path.lexists(file):
         hint = "name another with --file, or add a pipe to this one (docs/pipes.md)"
-        raise DefiniteError("the file is there already, and is left as it is", place=str(file), hint=hint)
+        raise DefiniteError("the file already exists and is not changed", place=str(file), hint=hint)
     questions = Questions(_MISSING_HINT) if has_terminal() and not arguments.yes else None
     if questions is None:
         _require_addresses(arguments)

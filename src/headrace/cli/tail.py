@@ -89,7 +89,7 @@ def _tail_changes(arguments: argparse.Namespace, *, is_directory: bool) -> int:
         if value:
             raise DefiniteError("this is not about a server's log", place=name, hint="leave it out")
     if arguments.start_at and arguments.from_beginning:
-        raise DefiniteError("--start-at and --from-beginning say two things", place="--start-at", hint="give one of them")
+        raise DefiniteError("--start-at and --from-beginning contradict each other", place="--start-at", hint="give one of them")
     database = "" if is_directory else parse_mysql_url(arguments.topic).database
     looking = TailOptions(
         Selection.of_globs(arguments.tables or (["*.*"] if is_directory else []), arguments.exclude, database),

@@ -176,7 +176,7 @@ class Databases:
             raise DatabaseExists(f"there is a pipe of this name, from {there.source}", place=place, hint="choose another name")
         if not statement.if_not_exists:
             raise DatabaseExists(
-                "the database is there already", place=place, hint="write CREATE DATABASE IF NOT EXISTS to start its pipe again"
+                "the database already exists", place=place, hint="write CREATE DATABASE IF NOT EXISTS to start its pipe again"
             )
         if _without_secret(parse_statement(there.statement)) != _without_secret(statement):
             raise DatabaseExists(

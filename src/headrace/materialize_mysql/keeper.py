@@ -136,7 +136,8 @@ class Keeper:
                 self._child.terminate()
             failure = self._receive_messages(receiver)
         code = self._child.wait()
-        return failure or {"failed": f"the pipe ended without a word (code {code})", "place": "", "hint": f"see {LOG}", "transient": True}
+        ended = f"the pipe ended without a message (code {code})"
+        return failure or {"failed": ended, "place": "", "hint": f"see {LOG}", "transient": True}
 
     def _receive_messages(self, line: socket.socket) -> dict[str, Any] | None:
         """Receive the child's messages until it closes the socket; return its failure."""

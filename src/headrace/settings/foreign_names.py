@@ -18,7 +18,7 @@ REPLACEMENTS: Final[dict[str, str]] = {
     "replacingmergetree.delete.column": 'write delete_column = "NAME"',
     "ignore_delete": 'write deletes = "ignore"',
     "ignore.delete": 'write deletes = "ignore"',
-    "auto.create.tables": f'{_ALWAYS}; tables that are there are adapted to (missing_columns = "add" completes them)',
+    "auto.create.tables": f'{_ALWAYS}; existing tables are adapted to (missing_columns = "add" completes them)',
     "auto.create.tables.replicated": 'write cluster = "NAME"',
     "schema.evolution": _POLICY,
     "disable.ddl": _POLICY,

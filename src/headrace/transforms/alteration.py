@@ -38,7 +38,7 @@ def reread_reason(alteration: Alteration, before: TransformPlan, after: Transfor
 
 
 def _check_renamed(alteration: Alteration, before: TransformPlan, after: TransformPlan) -> None:
-    """Raise unless a renamed column is treated as before."""
+    """Raise unless a renamed column keeps its transforms."""
     was, now = _by_source(before), _by_source(after)
     carried_before, carried = ({column.name for column in plan.source.columns} for plan in (before, after))
     for altered_column in alteration.altered_columns:
@@ -48,7 +48,7 @@ def _check_renamed(alteration: Alteration, before: TransformPlan, after: Transfo
         one, other = was.get(origin), now.get(name)
         if (one.how if one is not None else None) != (other.how if other is not None else None):
             raise DefiniteError(
-                f"column {origin} of {alteration.before.name} is called {name} now, and the transforms treat the two names differently",
+                f"column {origin} of {alteration.before.name} is called {name} now, and the two names have different transforms",
                 place=error_location(alteration.before.name, f"column {name}"),
                 hint=f"name {name} in the transforms as {origin} was",
             )

@@ -108,7 +108,7 @@ def result_lines(result: TableResult) -> list[str]:
     if found.total > len(found.differences):
         lines.append(f"  … and {found.total - len(found.differences)} more")
     if result.unread:
-        lines.append(f"  … and parts of {result.unread} rows that differ were not looked at row by row")
+        lines.append(f"  … and parts of {result.unread} rows that differ were not compared row by row")
     return list(map(escape_text, lines))
 
 
@@ -120,7 +120,7 @@ def summary(results: Sequence[TableResult]) -> str:
         (missing, "missing"),
         (extra, "extra"),
         (sum(one.changing for one in results), "changing"),
-        (sum(one.unread for one in results), "not looked at"),
+        (sum(one.unread for one in results), "not compared row by row"),
         (sum(one.is_behind for one in results), "not compared"),
     ]
     if not behind and not any(count for count, _ in others):

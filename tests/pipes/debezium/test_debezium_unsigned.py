@@ -18,7 +18,7 @@ from testkit.pipelines.topic_pipe import LocalTopicPipe
 from testkit.recordings.debezium_recordings import KafkaRecord, load_records, load_schemas, load_truth
 
 WITH_SCHEMAS = ("mysql-schema", "mysql-schema flattened", "mysql-avro", "mysql-texts", "mariadb-schema", "mariadb-doubles")
-DOUBT = "nothing tells whether the 64-bit integers of"
+DOUBT = "the events do not show whether the 64-bit integers of"
 
 
 def recorded_registry(recording: str, folder: Path) -> str:

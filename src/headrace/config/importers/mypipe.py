@@ -164,7 +164,7 @@ class _Mypipe:
         if self._excluded:
             self._to.set((*here, "exclude"), list(self._excluded), line)
         self._to.set((*here, "start_at"), "now", line)
-        self._to.written.trailing[*here, "start_at"] = "as mypipe: changes from now on; leave it out to copy the rows that are there first"
+        self._to.written.trailing[*here, "start_at"] = "as mypipe: changes from now on; remove it to copy the existing rows first"
 
     def _pipe(self, name: str, raw: Any) -> None:
         path = ("mypipe", "pipes", name)

@@ -73,9 +73,9 @@ class TypeLookup:
             columns += [f"{schema.name}.{column.name}" for column in schema.columns if may_be_unsigned(column)]
         if columns:
             log.warning(
-                "nothing tells whether the 64-bit integers of %s are signed: if one is a BIGINT UNSIGNED, its values from 2^63 on are "
-                "negative in the events and are written so; remedy: debezium.schema_topic, column.propagate.source.type or "
-                "bigint.unsigned.handling.mode=precise of the connector, or a target column of type UInt64 (a table that is there already "
+                "the events do not show whether the 64-bit integers of %s are signed: if one is a BIGINT UNSIGNED, its values from 2^63 "
+                "on are negative in the events and are written so; remedy: debezium.schema_topic, column.propagate.source.type or "
+                "bigint.unsigned.handling.mode=precise of the connector, or a target column of type UInt64 (an existing table "
                 "must be replicated again, with a new --state and an empty target)",
                 ", ".join(columns[:_MOST_NAMED]) + (f" and {len(columns) - _MOST_NAMED} more" if len(columns) > _MOST_NAMED else ""),
             )

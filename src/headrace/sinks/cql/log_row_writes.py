@@ -214,8 +214,8 @@ def plan(rows: LogRows, target: CqlTable, *, keyed_lists: bool, markers: bool = 
     if len(empty) and markers:
         # Most of the time they wrote to columns that were dropped since: then nothing is missing.
         log.warning(
-            "%d log rows say that something changed, and not what; they are passed over. If no column of the table was dropped just now, "
-            "its log kept keys alone for a while (delta = 'keys'): then copy the table again. The first is at %s",
+            "%d log rows show that a change happened, but not its values; they are skipped. If no column of the table was "
+            "dropped just now, its log kept keys alone for a while (delta = 'keys'): then copy the table again. The first is at %s",
             len(empty),
             rows.place(int(empty[0])),
         )

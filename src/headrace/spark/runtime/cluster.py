@@ -93,7 +93,7 @@ class HeadraceSparkSettings:
 
     ship: ShipMode = ShipMode.PACKAGE
     fetch: bool = False
-    """Whether tasks always fetch log segments from the source, and never look for the mirror of the log."""
+    """Whether tasks always fetch log segments from the source, and never read the relay's copy of the log."""
     executors_within_s: float = 300.0
     """How long to wait for the first executor of a cluster."""
 
@@ -384,7 +384,7 @@ def explain_executor_error(text: str, master: str) -> DefiniteError | None:
     place = f"executor on {host[1]}" if host else master
     module, program, versions = _NO_MODULE.search(text), _NO_PROGRAM.search(text), _VERSIONS.search(text)
     if program:
-        hint = "install it there, or name the one that is there: --conf spark.pyspark.python=PATH"
+        hint = "install it there, or name the installed one: --conf spark.pyspark.python=PATH"
         return DefiniteError(f"there is no {program[1]} on the executor's machine", place=place, hint=hint)
     if versions:
         hint = f"executors need Python {platform.python_version_tuple()[0]}.{platform.python_version_tuple()[1]}, as here: "

@@ -165,7 +165,7 @@ def _accept(server: socket.socket, key: str) -> None:
             connection, _ = server.accept()
         except OSError as error:
             # No more descriptors, or a client that disconnected at once: tasks go on without a log.
-            log.debug("a task's log cannot be heard: %s", error)
+            log.debug("a task's log cannot be received: %s", error)
             time.sleep(_CONNECT_S)
             continue
         threading.Thread(target=_hear, args=(connection, key), name="headrace-far-log", daemon=True).start()

@@ -80,7 +80,7 @@ def _has_planned_bytes(path: str, start: int, end: int, crc: str) -> bool:
         return False
     if size >= end and _crc(path, start, end) == crc:
         return True
-    log.warning("the mirror of the log at %s is behind: its part is fetched from the source", path)
+    log.warning("the relay's copy of the log at %s is behind: the segment is fetched from the source", path)
     return False
 
 

@@ -171,7 +171,7 @@ class CapturedSession:
             keys = [element for element, _ in found]
             if wanted in keys:
                 return keys.index(wanted)
-        message = "Cassandra chooses the keys of lists itself: only an element that is there can be named by its key, in one row"
+        message = "Cassandra chooses the keys of lists itself: only an existing element can be named by its key, in one row"
         raise DefiniteError(message, place=f"statement {shortened(change.text)}", hint="append or prepend it, or write to ScyllaDB")
 
     def _log_statement(self, row: LogRow) -> BoundStatement:
