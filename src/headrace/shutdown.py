@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 GRACE_S = 4.0
-"""How long a stopped command may take besides finishing its batch."""
+"""How long a stopped command may take after its batch."""
 _END_S = 0.7
 """How long descendant processes may take to end after SIGTERM; SIGKILL follows."""
 _FLUSH_S = 0.5

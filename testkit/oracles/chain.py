@@ -68,7 +68,7 @@ class Chain:
 
 
 class _Mirror(IndexedLog):
-    """A mirror that is filled by its caller."""
+    """An indexed log that its caller fills."""
 
     def __init__(self) -> None:
         super().__init__(limit_bytes=1 << 40)

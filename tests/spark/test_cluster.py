@@ -1,7 +1,7 @@
 """A pipe on a real standalone cluster: tasks in both workers; killed executors and a killed worker lose and repeat no change.
 
-Executors run code that was sent to them, with an interpreter without Headrace; in the first run they find the mirror of the log, in the
-second they fetch their part from the source. Spark's event log shows where tasks ran.
+Executors run code that was sent to them, with an interpreter without Headrace; in the first run they find the relay's copy of the
+log, in the second they fetch the segment from the source. Spark's event log shows where tasks ran.
 """
 
 from __future__ import annotations

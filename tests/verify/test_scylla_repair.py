@@ -1,6 +1,6 @@
 """`headrace verify --repair` of pipes from ScyllaDB removes what the source deleted without a log entry, and nothing else.
 
-Rows are written through the log, and deleted by writing around it. The witness is the source's own SELECT, compared with the view.
+Rows are written through the log, and deleted by writing around it. The oracle is the source's own SELECT, compared with the view.
 """
 
 from __future__ import annotations

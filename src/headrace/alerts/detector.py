@@ -281,7 +281,7 @@ def is_known_change(known: Sequence[KnownChange], change: SchemaChange, process_
 
 
 def change_digest(change: SchemaChange) -> str:
-    """Return what identifies a schema change, besides its time."""
+    """Return what identifies a schema change, without its time."""
     return hashlib.sha256(f"{change.table}\0{change.statement}".encode(errors="replace")).hexdigest()[:16]
 
 

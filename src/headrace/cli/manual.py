@@ -24,7 +24,7 @@ class ManualPage:
     examples: tuple[tuple[str, str], ...]
     """A command line, and what it does."""
     codes: Mapping[int, str] = field(default_factory=dict)
-    """Exit codes besides those of all commands."""
+    """Exit codes in addition to those of all commands."""
     variables: tuple[str, ...] = ()
     see: tuple[str, ...] = ()
 

@@ -1,1 +1,1 @@
-"""Pipes: configuration, wiring and state. What joins a source to a sink and remembers how far it got."""
+"""Pipes: configuration, wiring and state. Joins a source to a sink and stores the progress."""

@@ -44,7 +44,7 @@ class BuiltPipe:
 
     pipe: Pipe
     is_lost: Callable[[], bool]
-    """Whether its sink is gone for good: an embedded server that has exited."""
+    """Whether the sink's embedded server has exited."""
 
 
 @dataclass(frozen=True, slots=True)

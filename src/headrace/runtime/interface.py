@@ -69,7 +69,7 @@ class RuntimeSession(Protocol):
 
     @property
     def always_fetches_segments(self) -> bool:
-        """Whether tasks always fetch log segments from the source, and never read the mirror of the log."""
+        """Whether tasks always fetch log segments from the source, and never read the relay's copy of the log."""
 
     @property
     def plan_wait_s(self) -> float:

@@ -61,7 +61,7 @@ class RequestedState(StrEnum):
     PAUSE = "pause"
     STOP = "stop"
     END = "end"
-    """Stop for good: the process ends."""
+    """Stop permanently: the process ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class NamedSink(Generic[S_co]):
     sink: S_co
     name: str
     is_lost: Callable[[], bool] = lambda: False
-    """Whether the sink is gone for good: an embedded server that has exited (another one has another port)."""
+    """Whether the sink's embedded server has exited (another one has another port)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ class _PlanBuilder:
         return TransformPlan(schema, self._sink_schema(outputs), tuple(outputs), options.filter, filter_inputs, salt)
 
     def _check_once(self) -> None:
-        """Raise if a column is treated in two ways."""
+        """Raise if two transforms apply to one column."""
         for name in self._masks.keys() & self._hashes.keys():
             raise self._error("mask", f"column {name} is both masked and hashed", "choose one of them")
         for name in self._computed.keys() & (self._masks.keys() | self._hashes.keys() | self._renamed.keys()):

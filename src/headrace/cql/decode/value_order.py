@@ -1,6 +1,6 @@
 """The order of serialised values, by type: that of clustering columns, of sets' elements and of maps' keys.
 
-Ties between cells are another matter: those are settled by the bytes themselves.
+Ties between cells are decided by the bytes.
 """
 
 from __future__ import annotations

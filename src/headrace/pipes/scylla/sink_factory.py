@@ -28,7 +28,7 @@ class LogTarget:
     name: str
     progress_store: ProgressStore
     is_lost: Callable[[], bool] = lambda: False
-    """Whether the sink is gone for good: an embedded server that has exited."""
+    """Whether the sink's embedded server has exited."""
     place: Callable[[TableName], str] = lambda _: ""
     """The name of a table in the sink, for people; empty if the sink has no table store."""
     claims: ClaimStore | None = None

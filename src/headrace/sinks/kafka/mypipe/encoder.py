@@ -44,8 +44,8 @@ class Mutations:
     """The messages of a block.
 
     Each image but the before image of an update that keeps its key becomes exactly one message, under its own key and with its own version.
-    An update that moves a row to another key becomes, unless chosen otherwise, the old row's deletion and the new row's insertion: then the
-    messages of each key tell its whole story in one partition, whatever the partitions of the two keys are.
+    An update that moves a row to another key becomes, unless chosen otherwise, the old row's deletion and the new row's insertion, so one
+    partition holds all messages of a key.
     """
 
     kind: npt.NDArray[np.uint8]

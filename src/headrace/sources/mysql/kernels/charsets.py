@@ -22,7 +22,7 @@ NO_CHARACTER = -1
 LENGTH_SHIFT = 24
 UCS2, UTF16, UTF16LE, UTF32 = range(4)
 ALL_FINE, TOO_LARGE = -1, -2
-"""Results of conversions besides the index of a bad value. TOO_LARGE minus the index of the value that did not fit."""
+"""Results of conversions, in addition to the index of a bad value. TOO_LARGE minus the index of the value that did not fit."""
 
 # Arrow's buffers are read-only; writable arrays are accepted too.
 _READ, _BOUNDS = "Array(uint8, 1, 'C', readonly=True)", "Array(int32, 1, 'C', readonly=True)"

@@ -52,7 +52,7 @@ _TEXT_STORAGE: Final = {tablemap.VARCHAR, tablemap.VAR_STRING, tablemap.STRING, 
 _COLLATED: Final = (ValueForm.TEXT, ValueForm.BYTES, ValueForm.MEMBERS)
 _BINARY_COLLATION: Final = 63
 _BEYOND_THREE_BYTES: Final = frozenset({"", "utf16", "utf16le", "utf32", "gb18030"})
-"""Character sets, besides utf8mb4, with characters that a server's table descriptions cannot show. The empty name stands for an unknown
+"""Character sets other than utf8mb4 with characters that a server's table descriptions cannot show. The empty name stands for an unknown
 set.
 """
 _UNVALIDATED: Final = frozenset({ValueForm.JSON})

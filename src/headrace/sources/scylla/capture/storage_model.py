@@ -1,7 +1,7 @@
 """The storage model: cells with timestamps, and how they merge.
 
 Merging is commutative, associative and idempotent, so one form serves for what a statement writes and for all that a partition holds. Ties
-are settled as Apache Cassandra and ScyllaDB settle them: dead before live, expiring before lasting, later expiry first, shorter TTL first,
+are decided as Apache Cassandra and ScyllaDB decide them: dead before live, expiring before lasting, later expiry first, shorter TTL first,
 then the greater value by its bytes.
 
 `CapturedTables` provides what ScyllaDB reads before a write (images, lists). Tests use it as an oracle: it is independent of the log.
