@@ -30,6 +30,7 @@ DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm/headrace"
 COMPOSE = DEPLOY / "compose"
 CONFIGURATION = "/etc/headrace/headrace.toml"
+EDITED = "/var/lib/headrace/headrace.toml"
 STATE = "/var/lib/headrace/state"
 
 
@@ -273,6 +274,28 @@ def test_the_unit_does_not_restart_after_a_definite_error(unit: dict[str, list[s
     assert re.findall(r"\$\{CREDENTIALS_DIRECTORY\}/([\w-]+)", text) == named
 
 
+def test_the_dashboard_may_write_the_file_of_the_overlays(image: Dockerfile, compose: Any, unit: dict[str, list[str]]) -> None:
+    """The overlays run the same commands with a file in the volume or the state directory, which belong to the process's user."""
+    overlay = yaml.safe_load((COMPOSE / "edit.yaml").read_text())
+    assert overlay == {"services": {"headrace": {"command": ["run", EDITED]}}}
+    assert "command" not in compose["services"]["headrace"], "the image has it"
+    assert image.volume == f"/var/lib/{unit['StateDirectory'][0]}" == str(Path(EDITED).parent)
+    commands = re.findall(r"^(Exec\w+)=(.*)$", (DEPLOY / "systemd/edit.conf").read_text(), re.MULTILINE)
+    edited = {name: unit[name][0].replace(CONFIGURATION, EDITED) for name in ("ExecStart", "ExecReload")}
+    # systemd runs a further command as well, unless an empty one discards those of the unit.
+    assert commands == [(name, value) for name, command in edited.items() for value in ("", command)]
+
+
+def test_the_guide_puts_the_edited_file_where_the_process_reads_it() -> None:
+    guide = (ROOT / "docs/guides/deployment.md").read_text()
+    section = guide[guide.index("## Edit pipes in the dashboard\n") : guide.index("## Image\n")]
+    assert section.count(f"--entrypoint cp headrace {CONFIGURATION} {EDITED}\n") == 2
+    assert f" headrace run {EDITED}\n" in section
+    assert f"install -D -m 644 {CONFIGURATION} {EDITED}\n" in section
+    assert "install -D -m 644 deploy/systemd/edit.conf /etc/systemd/system/headrace.service.d/edit.conf\n" in section
+    assert "COMPOSE_FILE=compose.yaml:edit.yaml >>.env\n" in section
+
+
 @pytest.fixture
 def unit_here(tmp_path: Path) -> Path:
     """The unit with programs that exist on this machine: systemd checks that it could execute them."""
@@ -288,6 +311,18 @@ def test_systemd_accepts_the_unit(unit_here: Path) -> None:
     unit_here.write_text(unit_here.read_text().replace("ProtectSystem=strict", "ProtectSystem=strikt"))
     verified = subprocess.run(["systemd-analyze", "verify", str(unit_here)], capture_output=True, text=True, check=False)
     assert "strikt" in verified.stderr
+
+
+def test_systemd_accepts_the_unit_with_the_overlay(unit_here: Path) -> None:
+    overlay = unit_here.with_name("headrace.service.d") / "edit.conf"
+    overlay.parent.mkdir()
+    text = re.sub(r"/opt/headrace/bin/\w+", "/bin/true", (DEPLOY / "systemd/edit.conf").read_text())
+    overlay.write_text(text)
+    verified = subprocess.run(["systemd-analyze", "verify", str(unit_here)], capture_output=True, text=True, check=False)
+    assert (verified.returncode, verified.stderr, verified.stdout) == (0, "", "")
+    overlay.write_text(text.replace("ExecStart=\n", ""))
+    verified = subprocess.run(["systemd-analyze", "verify", str(unit_here)], capture_output=True, text=True, check=False)
+    assert "more than one ExecStart=" in verified.stderr
 
 
 def test_systemd_s_measure_of_exposure(unit_here: Path) -> None:
