@@ -78,7 +78,7 @@ class CascadePlan:
     def groups(self) -> list[tuple[TableName, ...]]:
         """Return the child tables in the order in which effects are applied. Tables of one group reference each other."""
         children = {cascade.child for cascade in self.cascades}
-        descendants = {name: self._descendants(name) for name in children}
+        descendants = {name: self.descendants(name) for name in children}
         groups: list[tuple[TableName, ...]] = []
         done: set[TableName] = set()
         # A table that reaches another one, and is not reached by it, comes first.
@@ -89,7 +89,8 @@ class CascadePlan:
                 done.update(group)
         return groups
 
-    def _descendants(self, name: TableName) -> frozenset[TableName]:
+    def descendants(self, name: TableName) -> frozenset[TableName]:
+        """Return the tables that the cascades of a table reach."""
         found: set[TableName] = set()
         left = [name]
         while left:

@@ -7,10 +7,14 @@ from dataclasses import replace
 from unittest import mock
 
 import pytest
+from pymysql.err import OperationalError
 
 import headrace
 from headrace.errors import DefiniteError
+from headrace.model.cascades import Cascade
 from headrace.model.change_block import ChangeBlock
+from headrace.model.schema import ForeignKey, ReferentialAction, TableName
+from headrace.pipes.mysql.cascade_texts import may_change_comparison
 from headrace.pipes.state.resync_requests import request_resync
 from headrace.sinks.clickhouse.write.writer import ClickHouseWriter
 from headrace.sources.mysql.schema.information_schema import capture_schemas
@@ -119,3 +123,73 @@ def test_another_collation_by_a_statement(replica: Replica) -> None:
         "ALTER TABLE c ADD CONSTRAINT up FOREIGN KEY (k) REFERENCES p (k) ON DELETE CASCADE",
     )
     replica.step("DELETE FROM p WHERE k = 'abc'")
+
+
+@ON_MYSQL
+def test_a_stream_behind_a_change_of_collation(replica: Replica) -> None:
+    """The source compared the deleted key by a collation that nothing shows any more."""
+    kind = "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE"
+    replica.begin(
+        f"CREATE TABLE p (k {kind} utf8mb4_general_ci PRIMARY KEY)",
+        f"CREATE TABLE m (k {kind} utf8mb4_general_ci PRIMARY KEY, CONSTRAINT up FOREIGN KEY (k) REFERENCES p (k) ON DELETE CASCADE)",
+        f"CREATE TABLE c (id INT PRIMARY KEY, k {kind} utf8mb4_general_ci,"
+        " CONSTRAINT c_up FOREIGN KEY (k) REFERENCES m (k) ON DELETE CASCADE)",
+        "INSERT INTO p VALUES ('abc'), ('x')",
+        "INSERT INTO m VALUES ('ABC'), ('X')",
+        "INSERT INTO c VALUES (1, 'Abc'), (2, 'X')",
+    )
+    replica.step(
+        "DELETE FROM p WHERE k = 'x'",
+        "ALTER TABLE m DROP FOREIGN KEY up",
+        f"ALTER TABLE p MODIFY k {kind} utf8mb4_bin NOT NULL",
+        "DELETE FROM m",
+        "INSERT INTO m VALUES ('abc')",
+    )
+    replica.step("ALTER TABLE p ADD v INT", "DELETE FROM p")
+
+
+def test_another_collation_while_the_foreign_key_stays(replica: Replica) -> None:
+    """MySQL allows it without checks. The statement changes nothing else, so the schema history passes over it."""
+    kind = "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE"
+    replica.begin(
+        f"CREATE TABLE p (k {kind} utf8mb4_general_ci PRIMARY KEY)",
+        f"CREATE TABLE c (id INT PRIMARY KEY, k {kind} utf8mb4_general_ci, FOREIGN KEY (k) REFERENCES p (k) ON DELETE CASCADE)",
+        "INSERT INTO p VALUES ('abc'), ('x')",
+        "INSERT INTO c VALUES (1, 'ABC'), (2, 'X')",
+    )
+    replica.step("DELETE FROM p WHERE k = 'x'")
+    refused = pytest.raises(OperationalError, match="used in a foreign key") if replica.book.server.flavour == "mariadb" else nullcontext()
+    with refused:
+        replica.book.run(
+            "SET foreign_key_checks = 0",
+            f"ALTER TABLE p MODIFY k {kind} utf8mb4_bin NOT NULL",
+            f"ALTER TABLE c MODIFY k {kind} utf8mb4_bin",
+        )
+    replica.step("SET foreign_key_checks = 1", "DELETE FROM p WHERE k = 'abc'")
+
+
+STATEMENTS = {
+    "ALTER TABLE p MODIFY k VARCHAR(9) COLLATE utf8mb4_bin": True,
+    "alter table `P` change `K` k2 varchar(20)": True,
+    "ALTER TABLE p CONVERT TO CHARACTER SET latin1": True,
+    "ALTER TABLE c DROP FOREIGN KEY up": True,
+    "/* a */ RENAME TABLE p TO q": True,
+    "RENAME TABLE p TO q, new_p TO p": True,
+    "DROP TABLE IF EXISTS p": True,
+    "DROP DATABASE shop": True,
+    "CREATE OR REPLACE TABLE p (k VARCHAR(9) PRIMARY KEY)": True,
+    "ALTER TABLE p RENAME TO q": True,
+    "ALTER TABLE p ADD v INT": False,
+    "ALTER TABLE p MODIFY v VARCHAR(20)": False,
+    "ALTER TABLE c DROP COLUMN v": False,
+    "DROP INDEX v ON p": False,
+    "ALTER TABLE other MODIFY k VARCHAR(9)": False,
+    "CREATE TABLE d (k VARCHAR(9) REFERENCES p (k))": False,
+    "DROP TABLE other": False,
+}
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_statements_that_may_change_the_comparison_of_keys(statement: str) -> None:
+    key = ForeignKey("up", ("k",), TableName("shop", "p"), ("k",), ReferentialAction.CASCADE)
+    assert may_change_comparison(statement, Cascade(TableName("shop", "c"), key)) is STATEMENTS[statement]

@@ -19,9 +19,11 @@ from headrace.model.schema import ForeignKey, TableName, TableSchema
 from headrace.model.setting_values import CascadeMode
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.sink_tables import SinkTables
+from headrace.pipes.mysql.cascade_texts import may_change_comparison, text_cascades
 from headrace.pipes.state.resync_requests import request_resync
 from headrace.retry import retrying
 from headrace.sinks.base import CascadeStore
+from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.server.collations import SourceCollations
 from headrace.sources.mysql.server.position import BinlogPosition
 
@@ -105,9 +107,22 @@ class CascadeRunner:
             self._run(lambda store: store.refresh())
             self.apply()
 
+    def before_statement(self, query: Query, position: BinlogPosition) -> None:
+        """Prepare for any statement, which ends at this position. Have child tables read again if the collations that were read contain
+        the statement, and the changes before it do not.
+        """
+        self.texts.forget()
+        if self.texts.read_until < position:
+            return
+        for cascade in text_cascades(self.plan):
+            found = {cascade.child, *self.plan.descendants(cascade.child)}
+            stale = sorted(str(name) for name in found if (self._rows_from(name) or position) <= position)
+            if stale and may_change_comparison(query.statement, cascade):
+                log.warning("tables %s are read again: the collation of foreign key %s may have changed", ", ".join(stale), cascade)
+                request_resync(self.context.directory, tuple(map(glob.escape, stale)))
+
     def before_change(self, tables: frozenset[TableName]) -> None:
         """Prepare for a statement that changes these tables in any way."""
-        self.texts.forget()
         if not tables.isdisjoint(self.plan.schemas):
             self._run(lambda store: store.drop_copies())
             self._is_stale = True

@@ -94,9 +94,9 @@ class MySQLPipe(SchemaFollowingPipe):
         executor = self._executor(context, snapshots.log)
         reporter = ProgressReporter(self._targets, settings.pipe_name, str(self._address), lambda: snapshots.incomplete, directory.seal)
         skips = self._targets.skips(directory.path, settings.pipe_name, settings.transforms)
-        cascades = CascadeRunner(
-            context, not started.logs_cascades, SourceCollations(self._address), lambda: snapshots.incomplete, snapshots.stale_versions
-        )
+        # An earlier run may have read collations up to the present end of the log.
+        texts = SourceCollations(self._address, started.target)
+        cascades = CascadeRunner(context, not started.logs_cascades, texts, lambda: snapshots.incomplete, snapshots.stale_versions)
         follower = SchemaChangeFollower(started.history, executor, settings.schema_changes, cascades.before_change)
         stream = StreamRunner(self._address, context, follower, reporter, skips, cascades)
         snapshot_runner = SnapshotRunner(

@@ -134,6 +134,8 @@ class StreamRunner:
 
     def _apply_statement(self, query: Query, position: BinlogPosition, left_out: TableName | None) -> None:
         """Apply a statement to the sink, or skip it if the user asked for that."""
+        if self.cascades is not None:
+            self.cascades.before_statement(query, position)
         place = statement_place(position)
         if place in self.skips.pending:
             self.follower.skip(query, position, left_out)

@@ -11,7 +11,8 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, query
+from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, log_status, query
+from headrace.sources.mysql.server.position import BinlogPosition
 
 _AT_ONCE: Final = 500
 # Collations of one language may treat pairs of letters as one.
@@ -23,8 +24,10 @@ _OF_ALL_LANGUAGES: Final = re.compile(
 
 
 class SourceCollations:
-    def __init__(self, address: MySQLAddress) -> None:
-        self._address = address
+    """`read_until`: a position in the log; the collations that were returned are those of the source at this position or before it."""
+
+    def __init__(self, address: MySQLAddress, read_until: BinlogPosition) -> None:
+        self._address, self.read_until = address, read_until
         self._known: dict[tuple[TableName, str], tuple[str, str, bool]] = {}
 
     def forget(self) -> None:
@@ -54,6 +57,7 @@ class SourceCollations:
         if known is None:
             with closing(connect(self._address)) as connection:
                 known = self._known[table, column] = self._read_collation(connection, table, column)
+                self.read_until = BinlogPosition(*log_status(connection, self._address), epoch=self.read_until.epoch)
         return known
 
     def _read_collation(self, connection: Connection[Any], table: TableName, column: str) -> tuple[str, str, bool]:
