@@ -36,7 +36,7 @@ _OLD: Final = ("UnsupportedClassVersionError", "Unrecognized VM option", "Unreco
 _LAUNCHER_ENDED: Final = "CMD: bad array subscript"
 """Spark's start script prints it if its first Java process, which prints the command of the second, ends without output."""
 _KILLS: Final = "the kernel kills processes when memory runs out (dmesg shows it): give the machine or its control group more"
-_AGAIN: Final = "start again, where that is not done anyway; if this comes back, see whether the machine has memory enough"
+_AGAIN: Final = "start again, unless Headrace does it; if the error recurs, check that the machine has enough memory"
 _INSTALL: Final = "install a Java 17 runtime (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
 _SHOWN_LINES: Final = 4
 _SHOWN: Final = 2000
