@@ -174,6 +174,26 @@ def test_wrong_input_has_its_remedy(browser: Browser, shop: Shop) -> None:
     pages.close()
 
 
+@pytest.mark.parametrize(
+    ("levels", "says"),
+    [
+        (["ok", "ok"], "2 checks passed"),
+        (["ok", "warning"], "1 check passed, 1 warning"),
+        (["warning", "warning"], "0 checks passed, 2 warnings"),
+        (["ok", "warning", "error"], "1 of 3 checks failed, 1 warning"),
+        ([], "nothing to check"),
+    ],
+)
+def test_a_warning_is_no_passed_check(open_page: Callable[..., Page], levels: list[str], says: str) -> None:
+    page = open_page("#/")
+    text = page.evaluate(
+        """async (levels) => (await import('/editor_parts.js')).findings('Source',
+          levels.map((level) => ({ level, name: 'x', value: 'y', meaning: '', repair: '' }))).querySelector('h3').textContent""",
+        levels,
+    )
+    assert text == f"Source: {says}"
+
+
 @pytest.mark.slow(because="test_a_new_pipe_from_its_checks_to_the_file has the page; test_reloads_of_a_process has a live process")
 @pytest.mark.timeout(900)
 def test_a_pipe_made_in_the_browser_runs(browser: Browser, shop: Shop, tmp_path: Path) -> None:

@@ -100,9 +100,18 @@ export function findings(title, found) {
     if (one.repair) item.append(el("p", { class: "remedy" }, el("span", { class: "faint", text: "repair: " }), el("code", { text: one.repair })));
     list.append(item);
   }
-  const bad = found.filter((one) => one.level === "error").length;
-  const says = !found.length ? "nothing to check" : bad ? `${bad} of ${plural(found.length, "check")} failed` : `${plural(found.length, "check")} passed`;
-  return el("div", { class: "edit-side" }, el("h3", {}, `${title}: `, el("span", { class: bad ? "bad-text" : "good-text", text: says })), list);
+  return el("div", { class: "edit-side" }, el("h3", {}, `${title}: `, ...counts(found)), list);
+}
+
+/** How many checks passed, warn and failed: "6 checks passed, 1 warning". */
+function counts(found) {
+  if (!found.length) return ["nothing to check"];
+  const number = (level) => found.filter((one) => one.level === level).length;
+  const [bad, warned] = [number("error"), number("warning")];
+  const says = bad ? `${bad} of ${plural(found.length, "check")} failed` : `${plural(found.length - warned, "check")} passed`;
+  const parts = [el("span", { class: bad ? "bad-text" : "good-text", text: says })];
+  if (warned) parts.push(", ", el("span", { class: "warn-text", text: plural(warned, "warning") }));
+  return parts;
 }
 
 export function diff(text) {
