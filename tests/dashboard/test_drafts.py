@@ -1,4 +1,7 @@
-"""Drafts of the editor pages survive keys, links and Back, unless the user gives them up; the skip link changes no address."""
+"""Drafts of the editor pages survive keys, links and Back, unless the user gives them up; the skip link changes no address.
+
+Also: a reload of the process that allows edits, or forbids them, needs no reload of the page.
+"""
 
 from __future__ import annotations
 
@@ -231,3 +234,18 @@ def test_the_skip_link_leads_to_the_content(open_page: OpenPage, inside: str) ->
     assert (_address(page), page.evaluate("document.body.dataset.view")) == (inside, view)
     if inside == EDIT:
         _is_kept(page)
+
+
+def test_a_reload_of_the_process_allows_edits(open_page: OpenPage, switch: Switch) -> None:
+    switch.on = False
+    page = open_page()
+    settle(page, 1)
+    links = page.get_by_role("link", name="New pipe"), page.get_by_role("button", name="Edit rules")
+    for link in links:
+        expect(link).to_be_hidden()
+    switch.on = True
+    for link in links:
+        expect(link).to_be_visible()
+    switch.on = False
+    for link in links:
+        expect(link).to_be_hidden()

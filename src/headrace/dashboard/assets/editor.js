@@ -9,12 +9,28 @@ import { columnsOf, escapeGlob, globFields, previewOf, TableTree } from "./edito
 const ROUTE = /^#\/(?:(new)|edit\/(.+))$/;
 const SINK = "chdb:./warehouse";
 
-/** Whether this process lets the dashboard edit its file. */
-export async function isEditable() {
-  try {
-    return Boolean((await (await fetch("/api/edit")).json()).edit);
-  } catch {
-    return false;
+const EVERY_S = 5;
+
+/** Whether this process lets the dashboard edit its file: a reload can change that. */
+export class EditSwitch {
+  /** `changed(isOn)` is called with each answer. */
+  constructor(changed) {
+    Object.assign(this, { changed, due: 0 });
+  }
+
+  update(now) {
+    if (now < this.due && this.due - now <= 2 * EVERY_S) return;
+    this.due = now + EVERY_S;
+    this.#ask();
+  }
+
+  async #ask() {
+    try {
+      const answer = await fetch("/api/edit", { cache: "no-store", signal: AbortSignal.timeout(1000 * EVERY_S) });
+      if (answer.ok) this.changed(Boolean((await answer.json()).edit));
+    } catch {
+      // The connection line shows that the process does not respond.
+    }
   }
 }
 

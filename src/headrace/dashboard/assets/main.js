@@ -4,7 +4,7 @@ import { AlertEditor } from "./alert_editor.js";
 import { Alerts } from "./alerts.js";
 import { Detail, announcement } from "./detail.js";
 import { setAttr, setProp, setText } from "./dom.js";
-import { Editor, isEditable } from "./editor.js";
+import { EditSwitch, Editor } from "./editor.js";
 import * as show from "./format.js";
 import { listen } from "./keys.js";
 import { PipeLog } from "./log.js";
@@ -27,6 +27,10 @@ const events = new Timeline(by("pipe-events"), { title: "Events", limit: 500, fi
 const log = new PipeLog(by("pipe-log"));
 const editor = new Editor(by("editor"));
 const alertEditor = new AlertEditor(() => (alerts.due = 0));
+const editSwitch = new EditSwitch((isOn) => {
+  alerts.isEditable = isOn;
+  ["new-pipe", "do-edit", "edit-alerts"].forEach((id) => setProp(by(id), "hidden", !isOn));
+});
 const stream = new Stream(onStatus, onLine);
 
 let status = null;
@@ -68,6 +72,7 @@ function draw() {
   if (!status) return undefined;
   drawTitle();
   if (document.hidden) return undefined;
+  editSwitch.update(now);
   if (editor.show(navigation.hash)) {
     document.body.dataset.view = "editor";
     setProp(by("welcome"), "hidden", true);
@@ -233,9 +238,5 @@ const navigation = new Navigation({
     window.scrollTo(0, 0);
     by("main").focus({ preventScroll: true });
   },
-});
-isEditable().then((editable) => {
-  alerts.isEditable = editable;
-  ["new-pipe", "do-edit", "edit-alerts"].forEach((id) => setProp(by(id), "hidden", !editable));
 });
 stream.start();
