@@ -37,6 +37,12 @@ def test_all_pipes_with_their_stages_figures_and_troubles(look: Open, control: F
     expect(page.locator("#total-dead")).to_have_text("2")
     # The chart shows five minutes of history right after the page was opened.
     expect(page.locator("#list li").first.locator(".spark .line")).to_have_attribute("d", re.compile(r"^M.{400,}"))
+    lag = page.get_by_role("link", name=re.compile("shop")).first.get_by_role(
+        "img", name=re.compile(r"^lag at most 0\.[56] s in the last 5 minutes$")
+    )
+    expect(lag.locator(".line")).to_have_attribute("d", re.compile(r"^M.{400,}"))
+    unknown = page.get_by_role("link", name=re.compile("profiles")).get_by_role("img", name="no lag known of the last 5 minutes")
+    expect(unknown.locator(".line")).to_have_attribute("d", "")
     page.get_by_role("button", name="1 failed").click()
     expect(page.locator("#list li")).to_have_count(1)
     expect(page.locator("#pipe-count")).to_have_text("1 of 11 pipes")

@@ -108,21 +108,33 @@ function area(list, x, y, floor) {
   return shape;
 }
 
-/** A line without axes, for lists. */
+/** A line without axes, for lists, of the last five minutes. */
 export class Sparkline {
-  constructor() {
+  /** `value`: index of the figure in a sample; `reduce`: of the samples of a point, `mean` or `max`; `least`: the lowest end of the axis. */
+  constructor({ name = "spark", value = 1, reduce = "mean", least = 1 } = {}) {
+    Object.assign(this, { value, reduce, least });
     this.line = svg("path", { class: "line" });
     this.area = svg("path", { class: "area" });
-    this.node = svg("svg", { class: "spark", viewBox: "0 0 120 24", preserveAspectRatio: "none", "aria-hidden": "true" }, this.area, this.line);
+    this.node = svg("svg", { class: name, viewBox: "0 0 120 24", preserveAspectRatio: "none", "aria-hidden": "true" }, this.area, this.line);
   }
 
+  /** Returns the largest value; null if there is none. */
   draw(samples, now) {
-    const list = points(samples, 1, now - 300, now, 5, "mean");
-    const most = Math.max(1, ...list.map((point) => (point ? point[1] : 0)));
+    const list = points(samples, this.value, now - 300, now, 5, this.reduce);
+    const values = list.filter(Boolean).map((point) => point[1]);
+    const most = Math.max(this.least, ...values);
     const x = (at) => 120 - ((now - at) / 300) * 120;
     const y = (value) => 22.5 - (value / most) * 20;
     setAttr(this.line, "d", path(list, x, y));
     setAttr(this.area, "d", area(list, x, y, 24));
+    return values.length ? Math.max(...values) : null;
+  }
+
+  /** Give the line a text for screen readers. */
+  say(text) {
+    setAttr(this.node, "aria-hidden", null);
+    setAttr(this.node, "role", "img");
+    setAttr(this.node, "aria-label", text);
   }
 }
 

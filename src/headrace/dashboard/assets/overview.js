@@ -40,6 +40,7 @@ function pipeLine() {
     route: el("span", { class: "pipe-route faint" }),
     note: el("span", { class: "pipe-note" }),
     spark: new Sparkline(),
+    lagSpark: new Sparkline({ name: "lag-spark", value: 2, reduce: "max" }),
     rate: el("span", { class: "num rate" }),
     lag: el("span", { class: "num lag" }),
     bytes: el("span", { class: "num behind" }),
@@ -52,6 +53,7 @@ function pipeLine() {
     parts.badge,
     el("span", { class: "pipe-who" }, parts.name, parts.route, parts.note),
     parts.spark.node,
+    parts.lagSpark.node,
     parts.rate,
     parts.lag,
     parts.bytes,
@@ -92,6 +94,8 @@ function updateLine(node, { pipe, samples, now, selected }) {
   setProp(parts.note, "hidden", !note);
   setProp(parts.route, "hidden", Boolean(note));
   parts.spark.draw(samples, now);
+  const lagged = parts.lagSpark.draw(samples, now);
+  parts.lagSpark.say(lagged === null ? "no lag known of the last 5 minutes" : `lag at most ${show.lag(lagged)} in the last 5 minutes`);
   setText(parts.rate, show.rate(pipe.rate));
   setText(parts.lag, show.lag(pipe.lag_s));
   parts.lag.classList.toggle("warn", late(pipe));
