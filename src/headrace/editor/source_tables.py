@@ -5,6 +5,7 @@ Invariant: it only reads, with the account of the draft. Sizes are the server's 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Final
@@ -12,14 +13,12 @@ from typing import Any, Final
 import pyarrow as pa
 from pymysql.connections import Connection
 
+from headrace.editor.target_tables import plan_target
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, TableName, TableSchema
 from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
 from headrace.pipes.source_registry import MYSQL, source_connector
 from headrace.pipes.spec import PipeSpec
-from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
-from headrace.sinks.clickhouse.tables.create_table import create_statements, plan_table
-from headrace.sinks.registry import sink_connector
 from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, parse_mysql_url, query
 from headrace.sources.mysql.snapshot.table_scan import scan_table
@@ -28,6 +27,10 @@ from headrace.transforms.options import read_salts
 
 _MAX_TABLES: Final = 20_000
 _ROWS: Final = 10
+_SCANNED_ROWS: Final = 10_000
+_SCAN_S: Final = 10.0
+"""What a preview reads at most until enough rows have passed the filter."""
+_BLOCK_ROWS: Final = 500
 _READ_TIMEOUT_S: Final = 20.0
 _TABLES: Final = f"""
 SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, TABLE_ROWS, COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0)
@@ -74,30 +77,47 @@ def list_columns(spec: PipeSpec, name: TableName) -> dict[str, Any]:
 
 
 def preview(spec: PipeSpec, name: TableName) -> dict[str, Any]:
-    """Return the statements that create the target of a table, and its first rows as the sink gets them."""
+    """Return the statements that create the target of a table, and its first rows as the sink gets them.
+
+    `scanned` counts the rows that were read; `complete`: the table has no others.
+    """
     resolver = SinkSchemaResolver(spec.settings)
     with _connected(spec) as (connection, address):
         schema = _schema(connection, address, name)
         resolver.check_new(schema)
         read = resolver.read(schema, ())
-        batches = list(scan_table(connection, address, read, f"TRUE LIMIT {_ROWS}", zero_dates=spec.settings.zero_dates))
-    transformer = BlockTransformer(spec.settings.transforms, read_salts(spec.settings.transforms))
-    rows = transformer.transform_rows(read, pa.Table.from_batches(batches, schema=read.arrow_schema))
-    made = resolver(schema, ())
+        made = resolver(schema, ())
+        rows, scanned, complete = _first_rows(spec, connection, address, read, made)
     return {
         "table": str(name),
-        "statements": _statements(spec, made),
+        **plan_target(spec, made),
         "columns": [column.name for column in made.columns],
-        "rows": [list(row) for row in zip(*(_values(rows, column) for column in made.columns), strict=True)],
+        "rows": rows,
+        "scanned": scanned,
+        "complete": complete,
     }
 
 
-def _statements(spec: PipeSpec, schema: TableSchema) -> list[str]:
-    connector = sink_connector(spec.sink)
-    if not connector.has_table_store:
-        return []
-    target = ClickHouseTarget("127.0.0.1") if connector.is_embedded else parse_target(spec.sink)
-    return list(create_statements(plan_table(schema, target, spec.chosen.sink)))
+def _first_rows(
+    spec: PipeSpec, connection: Connection[Any], address: MySQLAddress, read: TableSchema, made: TableSchema
+) -> tuple[list[list[Any]], int, bool]:
+    """Return the first rows that pass the filter, how many rows were read, and whether these are all."""
+    transformer = BlockTransformer(spec.settings.transforms, read_salts(spec.settings.transforms))
+    limit = _SCANNED_ROWS if spec.settings.transforms.of(read.name).filter else _ROWS
+    found: list[list[Any]] = []
+    scanned, until = 0, time.monotonic() + _SCAN_S
+    batches = scan_table(
+        connection, address, read, f"TRUE LIMIT {limit}", zero_dates=spec.settings.zero_dates, block_rows=min(limit, _BLOCK_ROWS)
+    )
+    # An unfinished scan ends the connection: the rest of its result is not read.
+    with closing(batches):  # type: ignore[type-var]
+        for batch in batches:
+            scanned += batch.num_rows
+            rows = transformer.transform_rows(read, pa.Table.from_batches([batch])).slice(0, _ROWS - len(found))
+            found += [list(row) for row in zip(*(_values(rows, column) for column in made.columns), strict=True)]
+            if len(found) == _ROWS or time.monotonic() > until:
+                return found, scanned, False
+    return found, scanned, scanned < limit
 
 
 def _values(rows: pa.Table, column: Column) -> list[Any]:

@@ -6,6 +6,7 @@ import { effective, escapeGlob, isSelected, setDatabase, setTable } from "./edit
 import * as show from "./format.js";
 
 const SHOWN = 300;
+const ROWS = 10;
 const MASKS = ["", "null", "empty", "email", "first 4", "last 4", "text ***"];
 
 /** Databases and tables with sizes. `page` has the draft, its source section, and `changed()`. */
@@ -108,8 +109,27 @@ export function columnsOf(page, found) {
 export function previewOf(found) {
   const parts = found.statements.map((sql) => el("pre", { class: "edit-ddl", tabIndex: 0, text: `${sql};` }));
   if (!parts.length) parts.push(el("p", { class: "faint", text: "This sink has no tables: nothing is created." }));
-  const rows = found.rows.length ? grid(found) : el("p", { class: "faint", text: "No row of the table passes." });
-  return el("div", {}, el("h3", { text: "Target" }), ...parts, el("h3", { text: "First rows, as the sink gets them" }), rows);
+  if (found.statements.length) parts.push(...existing(found));
+  const rows = found.rows.length ? [grid(found)] : [];
+  const note = passed(found);
+  if (note) rows.push(el("p", { class: "faint", text: note }));
+  return el("div", {}, el("h3", { text: "Target" }), ...parts, el("h3", { text: "First rows, as the sink gets them" }), ...rows);
+}
+
+/** Whether the statements above create anything. */
+function existing(found) {
+  if (!found.existing) return [el("p", { class: "faint", text: "Whether the target exists already is not known: the sink does not run, or does not answer." })];
+  return found.existing.map((name) => el("p", { class: "warn-text", text: `${name} exists already: the pipe checks its columns, and does not create it.` }));
+}
+
+/** What the preview has read, if it shows fewer rows than it could. */
+function passed({ rows, scanned, complete }) {
+  if (!scanned) return "The table has no rows.";
+  if (rows.length === scanned || rows.length >= ROWS) return "";
+  const pass = rows.length > 1 ? "pass" : "passes";
+  const some = rows.length || "None";
+  if (complete) return `${some} of the ${show.plural(scanned, "row")} of the table ${pass} the filter.`;
+  return `${some} of the first ${show.plural(scanned, "row")} ${pass} the filter. The rows after them were not read.`;
 }
 
 /** The globs of a draft as lists of lines. */
