@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.alerts.alert import AlertKind, Delivery, OpenAlert
+from headrace.alerts.alert import AlertKind, DeliveryOutcome, OpenAlert
 from headrace.alerts.status import AlertsStatus, RuleStatus
 from headrace.errors import DefiniteError
 from headrace.service.status import (
@@ -174,8 +174,10 @@ class FakeControl:
             ),
             (OpenAlert("5f0c", AlertKind.FAILED, "events", failed, self._begun - 40),),
             (
-                Delivery(self._begun - 39, "chat", AlertKind.FAILED, "events", failed, "sent: HTTP 200", 1),
-                Delivery(self._begun - 300, "chat", AlertKind.SCHEMA_CHANGE, "shop", "shop: DROP TABLE tmp", "given up: it answers 404", 3),
+                DeliveryOutcome(self._begun - 39, "chat", AlertKind.FAILED, "events", failed, "sent: HTTP 200", 1),
+                DeliveryOutcome(
+                    self._begun - 300, "chat", AlertKind.SCHEMA_CHANGE, "shop", "shop: DROP TABLE tmp", "given up: it answers 404", 3
+                ),
             ),
         )
 

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.alerts.alert import Alert, AlertKind
 from headrace.alerts.detector import RECOVERY_S, Detector, RuleState, dashboard_link, duration_text
-from headrace.alerts.observation import Comparison, DiskObservation, Health, Observation, PipeObservation, SchemaChange
+from headrace.alerts.observation import DiskObservation, Health, LastComparison, Observation, PipeObservation, SchemaChange
 from headrace.alerts.rules import AlertRule
 from headrace.config.document import parse_document
 from headrace.config.load import resolve
@@ -166,7 +166,7 @@ def test_schema_changes_that_an_earlier_process_reported_are_not_repeated() -> N
 
 
 def compared(**verdicts: str) -> PipeObservation:
-    return replace(PIPE, comparisons=tuple(Comparison(f"shop.{name}", verdict, START, 3) for name, verdict in verdicts.items()))
+    return replace(PIPE, comparisons=tuple(LastComparison(f"shop.{name}", verdict, START, 3) for name, verdict in verdicts.items()))
 
 
 def test_differences_are_one_alert_for_a_comparison() -> None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from headrace.alerts import detector
-from headrace.alerts.observation import Comparison, Health
+from headrace.alerts.observation import Health, LastComparison
 from headrace.config.configuration import Configuration
 from headrace.config.document import parse_document
 from headrace.config.load import resolve
@@ -82,7 +82,7 @@ def test_what_the_alerts_need_is_taken_from_the_status() -> None:
     changes = (SchemaChangeStatus(7.0, "shop.a", "ALTER TABLE a CONNECTION='mysql://u:hidden@h/d'", "applied"),)
     seen = observe_pipe(replace(PIPE, stage=PipeStage.FAILED, error=ERROR, tables=tables, schema_changes=changes))
     assert (seen.message, seen.place, seen.remedy, seen.since, seen.lag_s) == (*(ERROR.message, ERROR.place, ERROR.remedy), 5.0, 0.4)
-    assert seen.comparisons == (Comparison("shop.a", "different", 9.0, 4), Comparison("shop.b", ""))
+    assert seen.comparisons == (LastComparison("shop.a", "different", 9.0, 4), LastComparison("shop.b", ""))
     assert [one.statement for one in seen.schema_changes] == ["ALTER TABLE a CONNECTION='mysql://u:***@h/d'"]
     assert observe_pipe(replace(PIPE, stage=PipeStage.WAITING, waiting="the sink is away")).message == "the sink is away"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from headrace.alerts.observation import Comparison, Health, PipeObservation, SchemaChange
+from headrace.alerts.observation import Health, LastComparison, PipeObservation, SchemaChange
 from headrace.telemetry.event import EventKind, PipeEvent, draft_event
 from headrace.telemetry.event_detector import EventDetector
 
@@ -124,16 +124,20 @@ def test_schema_changes_are_recorded_once_also_over_restarts() -> None:
 
 def test_a_comparison_of_several_tables_is_one_event() -> None:
     scene = Scene()
-    running = Comparison("shop.b", "running", START)
-    assert scene.see(replace(PIPE, comparisons=(Comparison("shop.a", "equal", START + 1), running))) == []
-    done = (Comparison("shop.a", "equal", START + 1), Comparison("shop.b", "different", START + 2, 1200), Comparison("shop.c", ""))
+    running = LastComparison("shop.b", "running", START)
+    assert scene.see(replace(PIPE, comparisons=(LastComparison("shop.a", "equal", START + 1), running))) == []
+    done = (
+        LastComparison("shop.a", "equal", START + 1),
+        LastComparison("shop.b", "different", START + 2, 1200),
+        LastComparison("shop.c", ""),
+    )
     assert scene.see(replace(PIPE, comparisons=done)) == ["differences"]
     assert scene.stored[0].text == "1,200 rows differ in shop.b; 1 table is equal"
     scene.restart()
     assert scene.see(replace(PIPE, comparisons=done)) == []
-    equal = tuple(Comparison(f"shop.{name}", "equal", START + 9) for name in "abc")
+    equal = tuple(LastComparison(f"shop.{name}", "equal", START + 9) for name in "abc")
     assert scene.see(replace(PIPE, comparisons=equal)) == ["verified"]
     assert scene.stored[-1].text == "3 tables are equal"
-    undecided = tuple(Comparison(f"shop.{at}", "undecided", START + 20) for at in range(5))
+    undecided = tuple(LastComparison(f"shop.{at}", "undecided", START + 20) for at in range(5))
     assert scene.see(replace(PIPE, comparisons=undecided)) == ["verified"]
     assert scene.stored[-1].text == "undecided: shop.0, shop.1, shop.2 and 2 more"

@@ -105,7 +105,7 @@ class OpenAlert(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery(JsonRecord):
+class DeliveryOutcome(JsonRecord):
     """The outcome of one alert."""
 
     at: float

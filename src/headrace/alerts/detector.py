@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
-from headrace.alerts.alert import Alert, AlertKind, Delivery, OpenAlert, new_id
+from headrace.alerts.alert import Alert, AlertKind, DeliveryOutcome, OpenAlert, new_id
 from headrace.alerts.observation import DiskObservation, Health, Observation, PipeObservation, SchemaChange
 from headrace.alerts.rules import AlertRule
 from headrace.model.json_record import JsonRecord
@@ -60,7 +60,7 @@ class RuleState:
     changes: dict[str, list[KnownChange]] = field(default_factory=dict)
     """The reported schema changes of each pipe, oldest first."""
     queue: list[QueuedAlert] = field(default_factory=list)
-    deliveries: list[Delivery] = field(default_factory=list)
+    deliveries: list[DeliveryOutcome] = field(default_factory=list)
     """The last few, newest first."""
 
 

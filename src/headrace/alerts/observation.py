@@ -30,7 +30,7 @@ class SchemaChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class LastComparison:
     """The last comparison of a table."""
 
     table: str
@@ -56,7 +56,7 @@ class PipeObservation:
     lag_s: float | None = None
     schema_changes: tuple[SchemaChange, ...] = ()
     """The last few, newest first."""
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[LastComparison, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

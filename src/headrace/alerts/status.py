@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.alerts.alert import AlertKind, Delivery, OpenAlert
+from headrace.alerts.alert import AlertKind, DeliveryOutcome, OpenAlert
 from headrace.model.json_record import JsonRecord
 
 
@@ -35,5 +35,5 @@ class AlertsStatus(JsonRecord):
     rules: tuple[RuleStatus, ...] = ()
     open: tuple[OpenAlert, ...] = ()
     """What was reported and has not ended."""
-    deliveries: tuple[Delivery, ...] = ()
+    deliveries: tuple[DeliveryOutcome, ...] = ()
     """The last few, newest first."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.alerts.alert import Alert, AlertKind, Delivery, OpenAlert
+from headrace.alerts.alert import Alert, AlertKind, DeliveryOutcome, OpenAlert
 from headrace.alerts.detector import Detector, KnownChange, QueuedAlert, RuleState
 from headrace.alerts.observation import Observation
 from headrace.alerts.rules import AlertRule
@@ -145,7 +145,7 @@ class AlertStore:
 
     def _add_delivery(self, name: str, done: QueuedAlert, at: float, outcome: str) -> None:
         deliveries = self._states[name].deliveries
-        deliveries.insert(0, Delivery.of(done.alert, name, at, outcome, done.attempts))
+        deliveries.insert(0, DeliveryOutcome.of(done.alert, name, at, outcome, done.attempts))
         del deliveries[_MAX_DELIVERIES:]
 
     # -- status
@@ -220,5 +220,5 @@ def _decoded(raw: dict[str, Any]) -> RuleState:
         {key: OpenAlert.from_json(one) for key, one in raw["open"].items()},
         {pipe: [KnownChange.from_json(one) for one in known] for pipe, known in raw["changes"].items()},
         [QueuedAlert.from_json({**one, "attempts": 0}) for one in raw["queue"]],
-        [Delivery.from_json(one) for one in raw["deliveries"]],
+        [DeliveryOutcome.from_json(one) for one in raw["deliveries"]],
     )

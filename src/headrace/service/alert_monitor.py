@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.alerts.delivery import AlertDelivery
-from headrace.alerts.observation import Comparison, DiskObservation, Health, Observation, PipeObservation, SchemaChange
+from headrace.alerts.observation import DiskObservation, Health, LastComparison, Observation, PipeObservation, SchemaChange
 from headrace.alerts.status import AlertsStatus
 from headrace.alerts.store import FILE, AlertStore
 from headrace.config.configuration import Configuration
@@ -148,9 +148,9 @@ def observe_pipe(status: PipeStatus) -> PipeObservation:
 _masked = functools.lru_cache(1000)(mask_secrets)
 
 
-def _comparison(table: TableStatus) -> Comparison:
+def _comparison(table: TableStatus) -> LastComparison:
     found = table.verify
-    return Comparison(table.name, "") if found is None else Comparison(table.name, found.verdict, found.at, _differing(found))
+    return LastComparison(table.name, "") if found is None else LastComparison(table.name, found.verdict, found.at, _differing(found))
 
 
 def _differing(found: VerifyResult) -> int:

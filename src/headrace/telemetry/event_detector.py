@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from headrace.alerts.detector import RECOVERY_S, KnownChange, change_digest, duration_text, is_known_change
-from headrace.alerts.observation import Comparison, Health, PipeObservation
+from headrace.alerts.observation import Health, LastComparison, PipeObservation
 from headrace.telemetry.event import EventKind, PipeEvent, draft_event
 
 WAIT_S: Final = 5.0
@@ -128,6 +128,6 @@ class EventDetector:
         return [draft_event(self._verified_at, self._pipe, kind, "; ".join(parts))]
 
 
-def _named(tables: Sequence[Comparison], what: str) -> str:
+def _named(tables: Sequence[LastComparison], what: str) -> str:
     more = f" and {len(tables) - 3} more" if len(tables) > 3 else ""
     return f"{what} {', '.join(one.table for one in tables[:3])}{more}"
