@@ -81,7 +81,7 @@ def producer_settings(address: KafkaAddress, choices: KafkaOptions) -> dict[str,
     return {**_USUAL, **timeout, "compression.type": choices.compression.value, **own, **_FIXED}
 
 
-class Delivery:
+class ProducerDelivery:
     """A producer and the state of its messages. Belongs to one writer at a time."""
 
     def __init__(self, settings: dict[str, str]) -> None:
@@ -198,19 +198,19 @@ class _ProducerPool:
     """Idle producers: creating one costs a connection to each broker."""
 
     def __init__(self) -> None:
-        self._idle: dict[Any, list[Delivery]] = {}
+        self._idle: dict[Any, list[ProducerDelivery]] = {}
         self._lock = threading.Lock()
 
-    def take(self, settings: dict[str, str]) -> Delivery:
+    def take(self, settings: dict[str, str]) -> ProducerDelivery:
         with self._lock:
             idle = self._idle.get(_key(settings))
             found = idle.pop() if idle else None
         if found is None:
-            return Delivery(settings)
+            return ProducerDelivery(settings)
         found.resume()
         return found
 
-    def give_back(self, settings: dict[str, str], delivery: Delivery) -> None:
+    def give_back(self, settings: dict[str, str], delivery: ProducerDelivery) -> None:
         if delivery.is_sound:
             with self._lock:
                 self._idle.setdefault(_key(settings), []).append(delivery)
@@ -299,7 +299,7 @@ class KafkaWriter(Generic[B]):
     def __init__(self, address: KafkaAddress, choices: KafkaOptions, encoder: MessageEncoder[B]) -> None:
         self._settings, self._timestamps = producer_settings(address, choices), choices.timestamps
         self._encoder = encoder
-        self._delivery: Delivery | None = None
+        self._delivery: ProducerDelivery | None = None
 
     def write(self, block: B) -> None:
         self.send(self._encoder.encode(block))
