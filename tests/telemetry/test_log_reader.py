@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.telemetry.log_reader import LogLine, LogPage, LogQuery, read_page
-from headrace.telemetry.log_writer import MAX_LINE, SEGMENTS, LogWriter, PipeLog, log_directory, prune_logs, segments
+from headrace.telemetry.log_writer import MAX_LINE, SEGMENTS, LogFileWriter, PipeLog, log_directory, prune_logs, segments
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -156,7 +156,7 @@ def test_a_page_is_bounded_in_bytes(tmp_path: Path) -> None:
 
 
 def test_lines_that_come_too_fast_are_counted(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path, ["shop", "crm"], max_queued=3)
+    writer = LogFileWriter(tmp_path, ["shop", "crm"], max_queued=3)
     for at in range(10):
         writer.add("shop", record(at))
     writer.add("unknown", record(1))
@@ -168,7 +168,7 @@ def test_lines_that_come_too_fast_are_counted(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / ".logs").write_text("in the way")
-    writer = LogWriter(tmp_path, ["shop"])
+    writer = LogFileWriter(tmp_path, ["shop"])
     writer.start()
     writer.add("shop", record(1))
     writer.close()

@@ -16,7 +16,7 @@ import orjson
 from headrace.retry import current_wait
 from headrace.service.log_formats import JsonFormatter
 from headrace.telemetry.log_reader import LogPage, LogQuery, read_page
-from headrace.telemetry.log_writer import LogWriter, log_directory, prune_logs
+from headrace.telemetry.log_writer import LogFileWriter, log_directory, prune_logs
 
 _MAX_TEXT: Final = 1000
 _LIMITS: Final = {"message": 2000, "exception": 4000}
@@ -28,7 +28,7 @@ class PipeLogs:
 
     def __init__(self, state: Path, pipes: Sequence[str], now: float) -> None:
         prune_logs(state, now)
-        self._state, self._writer = state, LogWriter(state, pipes)
+        self._state, self._writer = state, LogFileWriter(state, pipes)
         self._handler = _PipeLogHandler(self._writer)
 
     def start(self) -> None:
@@ -57,7 +57,7 @@ def _loggers() -> list[logging.Logger]:
 
 
 class _PipeLogHandler(logging.Handler):
-    def __init__(self, writer: LogWriter) -> None:
+    def __init__(self, writer: LogFileWriter) -> None:
         super().__init__()
         self._writer, self._process, self._format = writer, os.getpid(), JsonFormatter()
 

@@ -106,7 +106,7 @@ def _is_torn(path: Path) -> bool:
         return file.read(1) not in (b"", b"\n")
 
 
-class LogWriter:
+class LogFileWriter:
     """Writes the lines of all pipes in a thread of its own. Thread-safe."""
 
     def __init__(self, state: Path, pipes: Iterable[str], *, max_queued: int = _MAX_QUEUED) -> None:
