@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from testkit.documents.command_blocks import OUTPUTS, Reader, Step, Unfit, steps_of
 from testkit.documents.shown_output import missing_lines
@@ -116,3 +119,35 @@ def test_compared_output() -> None:
     assert missing_lines(shown, real) == []
     assert missing_lines("more\nshop: 1 rows in 1 s (1 rows/s)\n", real) == ["shop: 1 rows in 1 s (1 rows/s)"]
     assert missing_lines("ore\n│ b │ 9 B │\n", real) == ["ore", "│ b │ 9 B │"]
+
+
+def of_the_base() -> set[str]:
+    """Return the packages that `pip install .` installs: those that the base demands, and those that they demand."""
+    found: set[str] = set()
+    new = {"headrace"}
+    while new:
+        name = new.pop()
+        found.add(name)
+        demanded = [
+            demand
+            for demand in map(Requirement, distribution(name).requires or ())
+            if not demand.marker or demand.marker.evaluate({"extra": ""})
+        ]
+        new |= {demand.name.lower() for demand in demanded} - found
+    return found
+
+
+def megabytes(name: str) -> float:
+    """Return the size of an installed package."""
+    package = distribution(name)
+    files = (Path(str(package.locate_file(file))) for file in package.files or ())
+    return sum(file.stat().st_blocks * 512 for file in files if file.exists()) / 1e6
+
+
+def test_the_readme_names_the_largest_packages_of_the_base() -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    named = re.findall(r"(\w+) \((\d+) MB\)", text[text.index("The largest packages of the base are") : text.index("; the others have")])
+    sizes = sorted(((megabytes(name), name) for name in of_the_base()), reverse=True)
+    assert [name for name, _ in named] == [name for _, name in sizes[: len(named)]]
+    for (_, shown), (size, name) in zip(named, sizes, strict=False):
+        assert int(shown) == pytest.approx(size, rel=0.15), name
