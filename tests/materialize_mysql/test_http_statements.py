@@ -94,6 +94,9 @@ def test_a_client_creates_detaches_attaches_and_drops_a_database(
 ) -> None:
     execute("CREATE TABLE mirrored.orders (id INT PRIMARY KEY, total INT)")
     execute("INSERT INTO mirrored.orders VALUES (1, 10)")
+    execute("CREATE TABLE mirrored.words (id INT, word VARCHAR(10))")
+    execute(f"GRANT LOCK TABLES ON mirrored.* TO '{account.user}'@'%'")
+    execute("INSERT INTO mirrored.words VALUES (1, 'a'), (1, 'a'), (1, 'a'), (2, 'b'), (3, NULL)")
     create = create_statement(mysql_server, account)
     with serving(served, tmp_path / "serve.log") as run:
         wrong = served.ask(body=create.replace(account.password, "wrong"))
@@ -123,9 +126,15 @@ def test_a_client_creates_detaches_attaches_and_drops_a_database(
         assert served.ask("DETACH DATABASE shop").status == 200
         assert not served.pipe.is_running
         assert served.ask("SELECT count() FROM shop.orders").code == 81
+        execute("DELETE FROM mirrored.words WHERE id = 1 LIMIT 1")
+        execute("UPDATE mirrored.words SET word = 'new' WHERE id = 3")
         execute("INSERT INTO mirrored.orders VALUES (2, 20)")
         assert served.ask("ATTACH DATABASE shop").status == 200
         served.until("1/10 2/20")
+        # A table without a key shows each row as often as the source does.
+        shown = served.ask("SELECT * FROM shop.words ORDER BY id FORMAT JSONCompactEachRowWithNames").body
+        assert list(map(json.loads, shown.splitlines())) == [["id", "word"], [1, "a"], [1, "a"], [2, "b"], [3, "new"]]
+        assert served.ask("SELECT count() FROM shop.words").body == b"4\n"
         assert served.ask("ATTACH DATABASE shop").code == 82
 
         # The name of the database may be a query parameter.

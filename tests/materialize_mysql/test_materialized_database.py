@@ -170,7 +170,8 @@ def test_a_database_is_created_followed_shown_and_dropped(
     # Its settings may be changed, but not those that would change its tables.
     settings = sink.pipe.directory / "settings.toml"
     written = settings.read_text()
-    assert written == '[sink]\ndatabase = "shop"\nsort_key = "materialize"\npartition_by = "primary"\nhidden_columns = true\n'
+    conventions = 'sort_key = "materialize"\npartition_by = "primary"\nhidden_columns = true\nkeyless_views = true\n'
+    assert written == f'[sink]\ndatabase = "shop"\n{conventions}'
     settings.write_text(f"{written}sign_column = 'sign'\n")
     rejection = sink.rejection(hidden.replace("DATABASE", "DATABASE IF NOT EXISTS"))
     assert 'the table mirrored.orders was begun with sign_column = "_sign"' in rejection

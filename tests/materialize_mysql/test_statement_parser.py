@@ -53,7 +53,8 @@ def test_the_seed_s_statement() -> None:
     plan = plan_pipe(statement)
     assert plan.source == "mysql://reader@db.example:3307/shop"
     assert plan.arguments == ("--name", "shop", "--tables", "shop.*")
-    assert plan.settings == {"sink": {"database": "shop", "sort_key": "materialize", "partition_by": "primary", "hidden_columns": True}}
+    conventions = {"sort_key": "materialize", "partition_by": "primary", "hidden_columns": True, "keyless_views": True}
+    assert plan.settings == {"sink": {"database": "shop", **conventions}}
     assert "s3cret" not in repr(plan)
 
 

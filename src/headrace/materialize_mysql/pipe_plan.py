@@ -20,7 +20,7 @@ from headrace.settings.settings_file import SCHEMA_CHANGES, PlainSettings, UserS
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TableOptions
 
 RETRY_MS: Final = 1000
-_CONVENTIONS: Final = {"sort_key": "materialize", "partition_by": "primary", "hidden_columns": True}
+_CONVENTIONS: Final = {"sort_key": "materialize", "partition_by": "primary", "hidden_columns": True, "keyless_views": True}
 _CLAUSES: Final = {
     "ORDER BY": "sort_key",
     "PRIMARY KEY": "primary_key",

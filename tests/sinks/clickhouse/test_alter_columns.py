@@ -174,11 +174,25 @@ def test_hidden_columns_stay_hidden() -> None:
     hidden = ClickHouseOptions(all_tables=(("hidden_columns", True),))
     [added] = dry_run_of("ALTER TABLE t ADD COLUMN c INT", choices=hidden)
     assert added.statements == (A + "ADD COLUMN IF NOT EXISTS `c` Nullable(Int32) AFTER `dt`",)
-    [found] = dry_run_of("ALTER TABLE t DROP PRIMARY KEY", choices=hidden)
-    assert rebuilt(found) == rebuilt(dry_run_of("ALTER TABLE t DROP PRIMARY KEY")[0])
+    other_key = "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (b, id)"
+    [found] = dry_run_of(other_key, choices=hidden)
+    assert rebuilt(found) == rebuilt(dry_run_of(other_key)[0])
     [made] = [statement for statement in found.statements if statement.startswith("CREATE TABLE")]
     assert "`_sign` Int8 MATERIALIZED 1, `_version` UInt64 MATERIALIZED 0 COMMENT" in made
-    assert "`_occurrence` UInt64 MATERIALIZED 0" in made
+    # Readers of a table without a key need the columns.
+    keyless = "ALTER TABLE t DROP PRIMARY KEY"
+    assert dry_run_of(keyless, choices=hidden)[0].statements == dry_run_of(keyless)[0].statements
+
+
+def test_a_table_becomes_a_view_when_its_key_goes_and_the_reverse() -> None:
+    views = ClickHouseOptions(all_tables=(("keyless_views", True),))
+    [found] = dry_run_of("ALTER TABLE t DROP PRIMARY KEY", choices=views)
+    renamed, made = found.statements[-2:]
+    assert renamed == "RENAME TABLE IF EXISTS `s`.`t` TO `s`.`t__rows`"
+    assert made.startswith("CREATE VIEW IF NOT EXISTS `s`.`t` AS SELECT")
+    [found] = dry_run_of("ALTER TABLE u ADD PRIMARY KEY (x)", choices=views)
+    assert "EXCHANGE TABLES `s`.`u__rows` AND `s`.`u__rows__rebuilt`" in found.statements
+    assert found.statements[-1] == "RENAME TABLE IF EXISTS `s`.`u__rows` TO `s`.`u`"
 
 
 def test_a_table_without_a_key_is_altered_with_its_hash_and_its_view() -> None:

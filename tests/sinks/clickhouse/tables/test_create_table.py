@@ -97,7 +97,8 @@ def test_engines_by_choice() -> None:
     assert tail(hidden_columns=True, delete_column="is_deleted").startswith(
         f"`is_deleted` UInt8 MATERIALIZED 0, `_version` UInt64 MATERIALIZED 0 {made}) ENGINE = ReplacingMergeTree(`_version`, `is_deleted`)"
     )
-    assert "`_occurrence` UInt64 MATERIALIZED 0, `_row` UInt64" in create_sql(planned(replace(TABLE, primary_key=()), hidden_columns=True))
+    keyless = replace(TABLE, primary_key=())
+    assert create_sql(planned(keyless, hidden_columns=True)) == create_sql(planned(keyless)), "its readers need the columns"
     for engine in ("collapsing", "versioned", "history"):
         assert tail(engine=engine, hidden_columns=True) == tail(engine=engine)
     assert tail(engine="collapsing", partition_by="toYYYYMM(day)") == (

@@ -72,14 +72,49 @@ def test_the_star_returns_the_source_columns(target: ClickHouseTarget, chosen: d
 
 
 def test_rows_without_a_key(target: ClickHouseTarget) -> None:
+    """`FINAL` does not hide a deletion of a row without a key: the table shows the columns that tell, or is a view."""
     sink = sink_of(target, hidden_columns=True)
     sink.prepare([KEYLESS])
+    write_keyless(sink)
+    columns, rows = ask(sink, "*")
+    assert columns == ["word", "id", "_sign", "_version", "_occurrence"]
+    assert sorted((sign, number) for _, _, sign, _, number in rows) == [(-1, 13), (1, 0), (1, 1), (1, 2)]
+    assert sink.reader().query(f"SELECT * FROM {target.database}.t_current")[1] == [["a", 1], ["a", 1]]
+
+
+def test_the_name_of_a_table_without_a_key_is_a_view(target: ClickHouseTarget) -> None:
+    sink = sink_of(target, hidden_columns=True, keyless_views=True)
+    sink.prepare([KEYLESS])
+    assert sink.without_cache().target_table(KEYLESS).matches_plan
+    write_keyless(sink)
+    for final in ("", "FINAL", "SETTINGS final = 1"):
+        assert ask(sink, "*", final) == (["word", "id"], [["a", 1], ["a", 1]])
+        assert ask(sink, "count()", final)[1] == [[2]]
+    assert sink.reader().query(f"SELECT count() FROM {target.database}.t__rows")[1] == [[4]]
+    # After a resync with another key, nothing is left under the other name.
+    for schema, kept in ((KEYED, ["t"]), (KEYLESS, ["t", "t__rows"])):
+        sink.table_store().replace(schema)
+        sink.prepare([schema])
+        assert sink.reader().query(f"SELECT name FROM system.tables WHERE database = '{target.database}' ORDER BY name")[1] == [
+            [name] for name in kept
+        ]
+
+
+def test_views_and_tables_of_one_name_are_refused(target: ClickHouseTarget) -> None:
+    taken = replace(KEYED, name=TableName("shop", "t__rows"))
+    with pytest.raises(DefiniteError, match=r"shop\.t and shop\.t__rows would both be written to .*\.t__rows"):
+        sink_of(target, keyless_views=True).check_target_conflicts([KEYLESS, taken])
+    moved = ClickHouseOptions((("keyless_views", True),), (("shop.other", (("target", "t"),)),))
+    with pytest.raises(DefiniteError, match=r"would both be written to \S*\.t "):
+        ClickHouseSink(target, moved).check_target_conflicts([KEYLESS, replace(KEYED, name=TableName("shop", "other"))])
+
+
+def write_keyless(sink: ClickHouseSink) -> None:
+    """Three rows, two of them equal, of which one is deleted."""
     writer = sink.writer()
     writer.write(block(KEYLESS, (10, Op.SNAPSHOT, 1, "a"), (10, Op.SNAPSHOT, 1, "a"), (10, Op.SNAPSHOT, 2, "b")))
     writer.write(block(KEYLESS, (13, Op.DELETE, 2, "b")))
-    assert ask(sink, "*", "LIMIT 0")[0] == ["word", "id"]
-    assert sorted(ask(sink, "_sign, _occurrence")[1]) == [[-1, 13], [1, 0], [1, 1], [1, 2]]
-    assert sink.reader().query(f"SELECT * FROM {target.database}.t_current")[1] == [["a", 1], ["a", 1]]
+    writer.close()
 
 
 @pytest.mark.parametrize(

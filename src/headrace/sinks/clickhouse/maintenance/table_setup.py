@@ -3,8 +3,8 @@
 Everything is checked before anything is created, and every step may be repeated after an interruption.
 
 A source table without a key is a multiset of rows. Its target keeps every image, keyed by a hash of the row and an occurrence number (the
-image's unique version, or the row number in a snapshot). An insertion counts 1 and a deletion -1; the view `t_current` shows each row as
-often as its images sum up to. So order and repetition do not matter there either.
+image's unique version, or the row number in a snapshot). An insertion counts 1 and a deletion -1; its view shows each row as often as its
+images sum up to. So order and repetition do not matter there either.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.bookkeeping.own_tables import check_not_own_tables
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect, fetch_rows, run_statements
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.identifiers import on_cluster, places_condition, quote_name
+from headrace.sinks.clickhouse.server.identifiers import on_cluster, places_condition, qualify, quote_name
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
-from headrace.sinks.clickhouse.tables.create_table import create_statements, extend_dedup_window_sql, plan_table, plan_tables
+from headrace.sinks.clickhouse.tables.create_table import LOCAL_SUFFIX, create_statements, extend_dedup_window_sql, plan_table, plan_tables
 from headrace.sinks.clickhouse.tables.existing_table import (
     ColumnAdditions,
     find_missing_columns,
@@ -29,7 +29,7 @@ from headrace.sinks.clickhouse.tables.existing_table import (
 )
 from headrace.sinks.clickhouse.tables.system_tables import ExistingTable, find_with_local_tables
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
-from headrace.sinks.clickhouse.tables.target_table import Place, TargetTable
+from headrace.sinks.clickhouse.tables.target_table import ROWS_SUFFIX, Place, TargetTable
 from headrace.sinks.clickhouse.tables.views import create_view_sql, row_policy_sql
 from headrace.sinks.clickhouse.types.codec_registry import codec_for
 from headrace.sinks.clickhouse.write.merge_ages import adapt_merge_ages
@@ -52,6 +52,7 @@ def prepare_tables(scope: TargetScope, schemas: Sequence[TableSchema]) -> None:
         _check_time_type(connection, plans)
     found, local_tables = find_with_local_tables(target, (plan.place for plan in plans), "checking tables")
     check_replicas(scope, plans, found)
+    _check_view_names(target, plans)
     target_tables: list[TargetTable] = []
     lacking: list[tuple[TargetTable, ColumnAdditions, ExistingTable, ExistingTable | None]] = []
     for plan in plans:
@@ -80,6 +81,19 @@ def prepare_tables(scope: TargetScope, schemas: Sequence[TableSchema]) -> None:
             run_statements(target, f"creating table {target_table.full_name}", *statements, settings=CREATE_SETTINGS)
         _create_view_and_policy(connection, scope, target_table)
         _warn_of_types(connection, target_table)
+
+
+def _check_view_names(target: ClickHouseTarget, plans: Sequence[TargetTable]) -> None:
+    """Raise `DefiniteError` if a table has the name that the view of a table without a key is to get."""
+    named = {plan.view_place: plan for plan in plans if plan.view_table}
+    found, _ = find_with_local_tables(target, named, "checking views")
+    for place, there in found.items():
+        if there.kind != "View":
+            raise DefiniteError(
+                f"{'.'.join(place)} is a table, and is to be a view of the rows in {named[place].full_name}",
+                place=f"table {named[place].source}",
+                hint=f"rename or drop {'.'.join(place)} in ClickHouse, then start again; or choose keyless_views = false",
+            )
 
 
 def _add_missing(
@@ -143,6 +157,7 @@ def replace_table(scope: TargetScope, schema: TableSchema) -> None:
     """Drop a table that Headrace created and that no longer matches its plan (`prepare_tables` creates it again). Tables of others are
     never dropped. Repeatable."""
     plan = plan_table(schema, scope.target, scope.options)
+    _drop_other_form(scope, plan)
     found, local_tables = find_with_local_tables(scope.target, [plan.place], f"checking table {plan.full_name}")
     there, local_table = found.get(plan.place), local_tables.get(plan.place)
     if there is None:
@@ -159,6 +174,27 @@ def replace_table(scope: TargetScope, schema: TableSchema) -> None:
         if there.kind == "Distributed" and plan.local_table is not None:
             statements.append(f"DROP TABLE IF EXISTS {plan.storage_name}")
         run_statements(scope.target, f"replacing table {plan.full_name}", *(f"{statement}{plan.on_cluster}" for statement in statements))
+
+
+def _drop_other_form(scope: TargetScope, plan: TargetTable) -> None:
+    """Drop what Headrace created for the table under its other name (`keyless_views`), before its key came or went."""
+    if not scope.options.of(plan.source).keyless_views:
+        return
+    name = (plan.database, plan.view_table or plan.table)
+    other = name if plan.view_table else (plan.database, plan.table + ROWS_SUFFIX)
+    found, local_tables = find_with_local_tables(scope.target, [name, other], f"checking table {'.'.join(other)}")
+    held, there = found.get(other), found.get(name)
+    if held is None or held.kind == "View" or not is_created_by_headrace(local_tables.get(other, held)):
+        return
+    statements = [f"DROP TABLE IF EXISTS {qualify(other)}"]
+    if held.kind == "Distributed" and plan.local_table is not None:
+        statements.append(f"DROP TABLE IF EXISTS {qualify((other[0], other[1] + LOCAL_SUFFIX))}")
+    if not plan.view_table:
+        if there is None or there.kind != "View":
+            # The source has a table of this name.
+            return
+        statements.insert(0, f"DROP VIEW IF EXISTS {qualify(name)}")
+    run_statements(scope.target, f"replacing table {'.'.join(other)}", *(f"{statement}{plan.on_cluster}" for statement in statements))
 
 
 def _check_time_type(connection: Connection, target_tables: Sequence[TargetTable]) -> None:

@@ -57,6 +57,11 @@ class AlteredTable:
     viewed: bool = False
     """Whether the view of its current rows exists."""
 
+    @property
+    def is_renamed(self) -> bool:
+        """Whether the table's name becomes that of a view, or the reverse, because the source's table gets or loses its key."""
+        return bool(self.plan_before.view_table) != bool(self.plan_after.view_table)
+
 
 def plan_column_changes(alteration: Alteration, altered: AlteredTable, version: int) -> DdlPlan:
     """Plan the alteration of a target. `version` is that of the statement's log position, below every later version."""
@@ -65,6 +70,8 @@ def plan_column_changes(alteration: Alteration, altered: AlteredTable, version: 
     attempt.run()
     if not attempt.obstacle:
         attempt.obstacle = _find_mismatch(altered, attempt.columns)
+    if altered.is_renamed:
+        attempt.obstacle = attempt.obstacle or "its rows are stored in another table if the source's table has no key"
     if altered.target_table.cancels_by_content_hash and attempt.changes_columns:
         attempt.obstacle = attempt.obstacle or "its images cancel each other by a hash of the whole row"
     if not attempt.obstacle:
@@ -354,9 +361,15 @@ def _find_mismatch(altered: AlteredTable, columns: Iterable[ExistingColumn]) -> 
 
 
 def _view_steps(altered: AlteredTable) -> list[Step]:
-    after = has_view(altered.plan_after, altered.options) or (altered.viewed and altered.target_table.has_key)
-    statements = [f"DROP VIEW IF EXISTS {altered.target_table.view}{altered.plan_before.on_cluster}"] if altered.viewed or after else []
-    return [Step((*statements, *([create_view_sql(altered.plan_after)] if after else [])))] if statements else []
+    before, after = altered.target_table, altered.plan_after
+    shown = has_view(after, altered.options) or (altered.viewed and before.has_key)
+    dropped = (f"DROP VIEW IF EXISTS {before.view}{altered.plan_before.on_cluster}",) if altered.viewed or shown else ()
+    created = (create_view_sql(after),) if shown else ()
+    if not altered.is_renamed:
+        return [Step((*dropped, *created))] if dropped else []
+    # One step each, because after the renaming the name of the view may be that of the table.
+    steps = (dropped, (f"RENAME TABLE IF EXISTS {before.qualified} TO {after.qualified}",), created)
+    return [Step(statements) for statements in steps if statements]
 
 
 def _plan_rebuild(alteration: Alteration, altered: AlteredTable, attempt: _InPlace, version: int) -> DdlPlan:
@@ -387,7 +400,7 @@ def _plan_rebuild(alteration: Alteration, altered: AlteredTable, attempt: _InPla
         reread_reasons.append("a default cannot be expressed in the target's type")
     if reread_reasons:
         return DdlPlan((), "; ".join(dict.fromkeys(reread_reasons)))
-    rebuilt = replace(wanted, table=REBUILT.format(wanted.table))
+    rebuilt = replace(wanted, table=REBUILT.format(target_table.table))
     names = [quote_name(stored.name) for stored in wanted.columns] + [quote_name(mark.name) for mark in wanted.metadata_columns]
     source = target_table.qualified if target_table.family is EngineFamily.HISTORY else current_rows_from(target_table)
     fill = f"INSERT INTO {rebuilt.qualified} ({', '.join(names)}) SELECT {', '.join(map(str, [*values, *metadata_columns]))} FROM {source}"
@@ -404,7 +417,9 @@ def _plan_rebuild(alteration: Alteration, altered: AlteredTable, attempt: _InPla
 
 def _with_same_visibility(altered: AlteredTable) -> TargetTable:
     """Return the table to be created, with hidden metadata columns if the existing table hides them: an ALTER of the source must not
-    change which of them `SELECT *` returns."""
+    change which of them `SELECT *` returns. Only tables with a key have hidden columns."""
+    if altered.target_table.has_key != altered.plan_after.has_key:
+        return altered.plan_after
     hidden = any(mark.hidden for mark in altered.target_table.metadata_columns)
     marks = tuple(replace(mark, hidden=hidden) for mark in altered.plan_after.metadata_columns)
     return replace(altered.plan_after, metadata_columns=marks)

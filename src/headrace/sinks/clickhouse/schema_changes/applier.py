@@ -23,7 +23,7 @@ from headrace.sinks.clickhouse.tables.create_table import create_sql, create_sta
 from headrace.sinks.clickhouse.tables.existing_table import is_created_by_headrace, plan_existing_table
 from headrace.sinks.clickhouse.tables.system_tables import ExistingTable, find_with_local_tables
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
-from headrace.sinks.clickhouse.tables.target_table import INSERT_HIDDEN, VIEW_SUFFIX, EngineFamily, Place, TargetTable, target_name
+from headrace.sinks.clickhouse.tables.target_table import INSERT_HIDDEN, EngineFamily, Place, TargetTable
 from headrace.sinks.clickhouse.tables.views import create_view_sql
 from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step, TargetNameTaken
 
@@ -155,10 +155,12 @@ class ClickHouseSchemaApplier:
             before, after = (replace(self._scope.options.of(schema.name), target="") for schema in (old, new))
             if before != after:
                 return DdlPlan((), f"other choices hold for {new.name} than for {old.name}")
-        places = [(self._target_state(old), target_name(new.name, self._scope.target, self._scope.options)) for old, new in pairs]
+        places = [(self._target_state(old), plan_table(new, self._scope.target, self._scope.options).place) for old, new in pairs]
         moving = [(table, place) for table, place in places if table is not None]
         there = self._tables.identities(one for table, place in moving for one in (table.target_table.place, place))
-        return plan_renames(moving, there)
+        # Views are dropped before tables are renamed.
+        views = {table.target_table.view_place for table, _ in moving if table.viewed}
+        return plan_renames(moving, {place: uuid for place, uuid in there.items() if place not in views})
 
     def run_step(self, step: Step) -> None:
         if step.replaces is not None:
@@ -192,7 +194,7 @@ class ClickHouseSchemaApplier:
 
     def _find(self, plan: TargetTable) -> tuple[ExistingTable | None, ExistingTable | None, bool]:
         """Return the existing table, its local table, and whether the view of its current rows exists."""
-        view = (plan.database, plan.table + VIEW_SUFFIX)
+        view = plan.view_place
         tables, local_tables = self._tables.find([plan.place, view])
         return tables.get(plan.place), local_tables.get(plan.place), view in tables and tables[view].kind == "View"
 

@@ -170,6 +170,9 @@ class TableOptions:
     hidden_columns: bool = False
     """Whether `SELECT *` returns only the source's columns in tables that are created with the engine `replacing`; queries may name the
     hidden ones. Databases of MaterializeMySQL have it."""
+    keyless_views: bool = False
+    """Whether the name `t` of a table without a key is a view of the source's rows; its images are in `t__rows`, with the engine
+    `replacing`. Databases of MaterializeMySQL have it."""
     operation_column: str = "_operation"
     """In a history, the column with the operation: snapshot, insert, update, delete."""
     time_column: str = "_commit_time"

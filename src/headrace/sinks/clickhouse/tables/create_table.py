@@ -18,10 +18,12 @@ from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.engine_parser import check_expression, plain_columns, source_columns
 from headrace.sinks.clickhouse.tables.idle_merges import idle_merge_settings
 from headrace.sinks.clickhouse.tables.target_table import (
+    ROWS_SUFFIX,
     ComputedColumn,
     EngineFamily,
     MetadataColumn,
     MetadataRole,
+    Place,
     Storage,
     StoredColumn,
     TargetTable,
@@ -53,12 +55,14 @@ _BITS: Final = {f"{sign}Int{bits}": bits for sign in ("", "U") for bits in (8, 1
 def plan_tables(schemas: Iterable[TableSchema], target: ClickHouseTarget, options: ClickHouseOptions) -> tuple[TargetTable, ...]:
     """Plan the target tables of all schemas; raise `DefiniteError` if two schemas share a target or a schema cannot be stored."""
     target_tables = tuple(plan_table(schema, target, options) for schema in schemas)
-    taken: dict[tuple[str, str], TableName] = {}
-    for target_table in target_tables:
-        other = taken.setdefault(target_table.place, target_table.source)
+    taken: dict[Place, TableName] = {}
+    named = [(target_table.place, target_table) for target_table in target_tables]
+    named += [(target_table.view_place, target_table) for target_table in target_tables if target_table.view_table]
+    for place, target_table in named:
+        other = taken.setdefault(place, target_table.source)
         if other != target_table.source:
             raise DefiniteError(
-                f"{other} and {target_table.source} would both be written to {target_table.full_name}",
+                f"{other} and {target_table.source} would both be written to {'.'.join(place)}",
                 place=f"table {target_table.source}",
                 hint="leave the database out of the sink's URL (each source database then gets its own), or choose with --tables",
             )
@@ -68,8 +72,10 @@ def plan_tables(schemas: Iterable[TableSchema], target: ClickHouseTarget, option
 def plan_table(schema: TableSchema, target: ClickHouseTarget, options: ClickHouseOptions) -> TargetTable:
     chosen = options.of(schema.name)
     database, table = target_name(schema.name, target, options)
-    check_name_lengths(database, table + (LOCAL_SUFFIX if options.cluster else ""))
     family, engine = _ENGINES[chosen.engine]
+    view_table = table if chosen.keyless_views and not schema.row_key and family is EngineFamily.REPLACING else ""
+    table += ROWS_SUFFIX if view_table else ""
+    check_name_lengths(database, table + (LOCAL_SUFFIX if options.cluster else ""))
     columns = plan_columns(schema, chosen)
     metadata_columns = _metadata_columns(schema, family, chosen)
     computed = _computed(schema, family, columns, chosen)
@@ -106,7 +112,9 @@ def plan_table(schema: TableSchema, target: ClickHouseTarget, options: ClickHous
     local_table = (database, table + LOCAL_SUFFIX) if options.cluster else None
     moving = tuple(dict.fromkeys((*schema.row_key, *depends))) if schema.row_key else ()
     ignores = chosen.deletes == Deletes.IGNORE
-    return TargetTable(schema, database, table, family, columns, metadata_columns, moving, True, local_table, ignores, storage)
+    return TargetTable(
+        schema, database, table, family, columns, metadata_columns, moving, True, local_table, ignores, storage, view_table=view_table
+    )
 
 
 def plan_columns(schema: TableSchema, options: TableOptions) -> tuple[StoredColumn, ...]:
@@ -126,8 +134,9 @@ def plan_columns(schema: TableSchema, options: TableOptions) -> tuple[StoredColu
 
 
 def _metadata_columns(schema: TableSchema, family: EngineFamily, options: TableOptions) -> tuple[MetadataColumn, ...]:
-    # Readers of the other engines need the columns: a sign to sum up rows, an operation to read a history.
-    hidden = options.hidden_columns and family is EngineFamily.REPLACING
+    # Readers of the others need the columns: a sign to sum up rows (FINAL does not hide deletions of rows without a key), an operation to
+    # read a history.
+    hidden = options.hidden_columns and family is EngineFamily.REPLACING and bool(schema.row_key)
     version = MetadataColumn(options.version_column, MetadataRole.VERSION, "UInt64", hidden)
     sign = MetadataColumn(options.sign_column, MetadataRole.SIGN, "Int8", hidden)
     if family is EngineFamily.HISTORY:
@@ -141,7 +150,7 @@ def _metadata_columns(schema: TableSchema, family: EngineFamily, options: TableO
         mark = MetadataColumn(options.delete_column, role, kind, hidden)
     if schema.row_key:
         return mark, version
-    return mark, version, MetadataColumn(OCCURRENCE, MetadataRole.OCCURRENCE, "UInt64", hidden)
+    return mark, version, MetadataColumn(OCCURRENCE, MetadataRole.OCCURRENCE, "UInt64")
 
 
 def _computed(

@@ -92,6 +92,7 @@ class _ExistingTablePlanner(InspectedTable):
             self.family is EngineFamily.REPLACING and self.argument(1) is not None,
             any(column.in_partition_key and not column.in_sort_key for column in self.table.columns),
             is_created_by_headrace(self.table),
+            self.plan.view_table,
         )
         return replace(found, matches_plan=self._matches_plan(found))
 

@@ -16,6 +16,8 @@ from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 
 VIEW_SUFFIX = "_current"
+ROWS_SUFFIX: Final = "__rows"
+"""Ends the name of a table without a key whose own name is that of a view (`keyless_views`)."""
 INSERT_HIDDEN: Final = {"insert_allow_materialized_columns": "1"}
 """Setting of an INSERT that names hidden columns."""
 
@@ -139,6 +141,8 @@ class TargetTable:
     """Whether images of one sort key may be in several partitions, which are then collapsed separately."""
     created_by_headrace: bool = True
     """Whether Headrace created the table. Only such a table may be dropped and created again."""
+    view_table: str = ""
+    """The name of the view that shows the source's rows; empty: the table's, with `_current`."""
 
     @property
     def source(self) -> TableName:
@@ -221,7 +225,11 @@ class TargetTable:
     @property
     def view(self) -> str:
         """Name of the view that shows the source's rows, if there is one."""
-        return qualify((self.database, self.table + VIEW_SUFFIX))
+        return qualify(self.view_place)
+
+    @property
+    def view_place(self) -> Place:
+        return self.database, self.view_table or self.table + VIEW_SUFFIX
 
     def metadata_column(self, role: MetadataRole) -> MetadataColumn | None:
         return next((metadata_column for metadata_column in self.metadata_columns if metadata_column.role is role), None)
