@@ -20,9 +20,10 @@ from headrace.editor import Editor
 from headrace.service.running_process import CONTROL_FILE, HttpControl, read_endpoint
 from headrace.service.status import PipeStage, ReloadResult
 from testkit.generators.fake_control import TOKEN, FakeControl
+from testkit.oracles.axe import serious_findings
 from testkit.pipelines.pipeline import Run
 from testkit.servers.accounts import Account, create_replica_account
-from testkit.servers.browser import Pages, keep, overflow
+from testkit.servers.browser import Pages, keep, overflow, settle
 from testkit.servers.servers import execute
 
 FILE = """\
@@ -45,6 +46,9 @@ include = ["orders"]
 """
 HOSTILE = "<b>x</b>"
 WIDE, NARROW = 1440, 390
+BOTH_WIDTHS = pytest.mark.parametrize("width", [WIDE, NARROW])
+BOTH_SCHEMES = pytest.mark.parametrize("scheme", ["light", "dark"])
+Unreached = Callable[..., tuple[int, dict[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -91,14 +95,28 @@ def open_page(browser: Browser, shop: Shop) -> Iterator[Callable[..., Page]]:
     pages.close()
 
 
+def _examine(page: Page, name: str) -> None:
+    """Check a view of the editor: accessibility and width; store a screenshot."""
+    settle(page, 0.3)
+    assert serious_findings(page) == [], name
+    assert overflow(page) <= 0, name
+    page.evaluate("scrollTo(0, 0)")
+    keep(page, f"editor-{name}", whole=True)
+
+
 def _enter(page: Page, name: str) -> None:
     page.get_by_label("Name of the pipe").fill(name)
     page.get_by_label("Source section").select_option("shop")
     page.get_by_label("Sink section").select_option("warehouse")
 
 
-def test_a_new_pipe_from_its_checks_to_the_file(open_page: Callable[..., Page], shop: Shop) -> None:
-    page = open_page("#/new", width=WIDE, height=900, scheme="light")
+@BOTH_WIDTHS
+@BOTH_SCHEMES
+def test_a_new_pipe_from_its_checks_to_the_file(
+    open_page: Callable[..., Page], shop: Shop, unreached: Unreached, scheme: str, width: int
+) -> None:
+    page = open_page("#/new", width=width, height=900, scheme=scheme, reduced_motion="reduce")
+    view = f"{scheme}-{width}"
     expect(page.get_by_role("heading", name="New pipe")).to_be_visible()
     _enter(page, "customers")
     assert shop.account.password not in page.content()
@@ -114,11 +132,12 @@ def test_a_new_pipe_from_its_checks_to_the_file(open_page: Callable[..., Page], 
     page.get_by_label(f"{shop.database}.customers", exact=True).check()
     expect(page.get_by_label("Tables to replicate")).to_have_value(f"{shop.database}.customers")
     expect(page.get_by_text(re.compile("^1 of "))).to_be_visible()
-    keep(page, "editor-1-tables", whole=True)
+    _examine(page, f"1-tables-{view}")
 
     page.get_by_role("button", name=f"Columns of {shop.database}.customers").click()
     page.get_by_label("Mask of email").fill("email")
     page.get_by_label("Replicate phone").uncheck()
+    _examine(page, f"2-columns-{view}")
     page.get_by_role("button", name=f"Preview {shop.database}.customers").click()
     expect(page.locator(".edit-ddl").first).to_contain_text("CREATE TABLE IF NOT EXISTS")
     expect(page.locator(".edit-ddl").first).not_to_contain_text("phone")
@@ -126,13 +145,17 @@ def test_a_new_pipe_from_its_checks_to_the_file(open_page: Callable[..., Page], 
     cells = page.locator(".grid-table td").all_text_contents()
     assert HOSTILE in cells
     assert "ada@lovelace.example" not in cells
+    _examine(page, f"3-preview-{view}")
 
     expect(page.get_by_role("button", name="Save and reload")).to_be_disabled()
     before = shop.file.read_text()
     page.get_by_role("button", name="Show the change").click()
     expect(page.get_by_label("Change of the file")).to_contain_text("+[pipes.customers]")
     assert shop.file.read_text() == before
-    keep(page, "editor-2-change", whole=True)
+    _examine(page, f"4-change-{view}")
+    controls, missed = unreached(page)
+    assert controls > 30
+    assert missed == {}
     page.get_by_role("button", name="Save and reload").click()
     expect(page.locator(".toast")).to_contain_text("customers: saved; started: customers; applied: [alerts.chat]")
     assert shop.file.read_text().startswith(before)
@@ -142,7 +165,7 @@ def test_a_new_pipe_from_its_checks_to_the_file(open_page: Callable[..., Page], 
 
 def test_a_pipe_is_edited_and_deleted_by_keyboard(open_page: Callable[..., Page], shop: Shop) -> None:
     shop.file.write_text(shop.file.read_text() + '\n[pipes.people]\nsource = "shop"\nsink = "warehouse"\ninclude = ["customers"]\n')
-    page = open_page("#/edit/people", width=NARROW, height=844, scheme="dark")
+    page = open_page("#/edit/people", width=NARROW, height=844)
     expect(page.get_by_role("heading", name="Edit people")).to_be_visible()
     assert overflow(page) <= 0
     page.get_by_label("Tables to leave out").focus()
@@ -150,13 +173,68 @@ def test_a_pipe_is_edited_and_deleted_by_keyboard(open_page: Callable[..., Page]
     page.get_by_role("button", name="Show the change").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_label("Change of the file")).to_contain_text('+exclude = ["*_old"]')
-    keep(page, "editor-3-narrow-dark", whole=True)
     page.get_by_role("button", name="Delete the pipe …").focus()
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Delete", exact=True).focus()
     page.keyboard.press("Enter")
     expect(page.locator(".toast")).to_contain_text("people: deleted; started: customers")
     assert "[pipes.people]" not in shop.file.read_text()
+
+
+@BOTH_WIDTHS
+@BOTH_SCHEMES
+def test_the_dialogs_of_the_editor(open_page: Callable[..., Page], shop: Shop, unreached: Unreached, scheme: str, width: int) -> None:
+    page = open_page("#/edit/orders", width=width, height=844, scheme=scheme, reduced_motion="reduce")
+    before = shop.file.read_text()
+
+    def examine(dialog: str, name: str, controls: int) -> None:
+        expect(page.locator(f"#{dialog}")).to_be_visible()
+        _examine(page, f"{name}-{scheme}-{width}")
+        assert unreached(page, dialog) == (controls, {})
+        page.keyboard.press("Escape")
+        expect(page.locator("dialog[open]")).to_have_count(0)
+
+    page.get_by_role("button", name="Delete the pipe …").click()
+    examine("confirm-dialog", "5-delete", 2)
+    page.get_by_label("Tables to leave out").fill("*_old")
+    page.get_by_role("link", name="Back").click()
+    examine("confirm-dialog", "6-discard", 2)
+    # The lock forgets the token: the next action asks for it.
+    page.locator("#unlock").click()
+    page.get_by_role("button", name="Show the change").click()
+    examine("token-dialog", "7-token", 3)
+    expect(page.get_by_label("Tables to leave out")).to_have_value("*_old")
+    assert shop.file.read_text() == before
+
+
+def test_the_tree_shows_the_estimates_of_the_server(open_page: Callable[..., Page], shop: Shop, mariadb_server: PrivateServer) -> None:
+    execute(
+        mariadb_server,
+        f"INSERT INTO {shop.database}.customers (id, email) VALUES {','.join(f'({at}, REPEAT(1, 80))' for at in range(3, 20_003))}",
+        f"ANALYZE TABLE {shop.database}.customers, {shop.database}.orders",
+    )
+    page = open_page("#/edit/orders")
+    page.get_by_role("button", name="List tables").click()
+    lines = page.locator(".edit-tree li")
+    expect(lines).to_have_count(3)
+    with mariadb_server.root_connection() as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT TABLE_NAME, TABLE_ROWS, DATA_LENGTH + INDEX_LENGTH FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s",
+            (shop.database,),
+        )
+        reported = {str(name): (int(rows), int(size)) for name, rows, size in cursor.fetchall()}
+    assert reported["customers"][0] == pytest.approx(20_002, rel=0.2)
+    for line in lines.all():
+        name = line.locator(".edit-check span").inner_text()
+        rows, size = (_number(text) for text in line.locator(".num").all_inner_texts())
+        assert (rows, size) == pytest.approx(reported.pop(name), rel=0.1), name
+    assert reported == {}
+
+
+def _number(text: str) -> float:
+    """The number that a text of the page stands for, such as `20.0 k rows`."""
+    number, *words = text.replace(",", "").split()
+    return float(number) * {"k": 1e3, "KiB": 1 << 10, "MiB": 1 << 20}.get(words[0], 1)
 
 
 def test_wrong_input_has_its_remedy(browser: Browser, shop: Shop) -> None:
