@@ -109,6 +109,17 @@ def test_views_and_tables_of_one_name_are_refused(target: ClickHouseTarget) -> N
         ClickHouseSink(target, moved).check_target_conflicts([KEYLESS, replace(KEYED, name=TableName("shop", "other"))])
 
 
+def test_the_view_of_a_versioned_table_counts_many_equal_rows(target: ClickHouseTarget) -> None:
+    """`FINAL` of a VersionedCollapsingMergeTree cancels at most about 8,000 equal rows."""
+    sink = sink_of(target, engine="versioned")
+    sink.prepare([KEYLESS])
+    writer = sink.writer()
+    for version, op, count in ((10, Op.SNAPSHOT, 30_000), (11, Op.DELETE, 20_000)):
+        writer.write(block(KEYLESS, *((version, op, 1, "a") for _ in range(count))))
+    writer.close()
+    assert sink.reader().query(f"SELECT count() FROM {target.database}.t_current")[1] == [[10_000]]
+
+
 def write_keyless(sink: ClickHouseSink) -> None:
     """Three rows, two of them equal, of which one is deleted."""
     writer = sink.writer()

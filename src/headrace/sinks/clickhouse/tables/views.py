@@ -30,6 +30,9 @@ def current_rows_sql(target_table: TargetTable, *, versions: bool = False) -> st
     match target_table.family:
         case EngineFamily.HISTORY if target_table.has_key:
             return _last_of_each(target_table, columns)
+        case EngineFamily.VERSIONED if not target_table.has_key:
+            # FINAL cancels only some thousand equal rows.
+            return _multiset_sql(target_table, listed, target_table.qualified)
         case EngineFamily.HISTORY:
             return _multiset_sql(target_table, listed, target_table.qualified)
         case EngineFamily.REPLACING if not target_table.has_key:
