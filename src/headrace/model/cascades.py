@@ -6,7 +6,7 @@ which children, and in which order: a table comes after its parents, and tables 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -118,15 +118,41 @@ def plan_cascades(schemas: Iterable[TableSchema]) -> CascadePlan:
     return CascadePlan({name: tables[name] for name in sorted(involved)}, tuple(found))
 
 
-def source_obstacles(cascade: Cascade, child: TableSchema, *, has_parent: bool) -> Iterator[str]:
-    """Yield why no sink can apply the cascade exactly, as far as the source determines it. `has_parent`: the parent is replicated."""
-    if not has_parent:
+def source_obstacles(
+    cascade: Cascade, schemas: Mapping[TableName, TableSchema], ignores_trailing_spaces: Callable[[TableName, str], bool]
+) -> Iterator[str]:
+    """Yield why no sink can apply the cascade exactly, as far as the source determines it.
+
+    `schemas`: the replicated tables. `ignores_trailing_spaces`: whether the source does when it compares texts of a column.
+    """
+    child, parent, key = schemas[cascade.child], schemas.get(cascade.parent), cascade.key
+    if parent is None:
         yield f"its parent {cascade.parent} is not replicated"
     if not child.row_key:
         yield NO_KEY
-    if ReferentialAction.SET_DEFAULT in (cascade.key.on_delete, cascade.key.on_update):
+    if ReferentialAction.SET_DEFAULT in (key.on_delete, key.on_update):
         yield "it sets defaults, which no tested server does"
-    if any(column.form is ValueForm.MEMBERS for column in child.columns if column.name in cascade.key.columns):
+    if any(column.form is ValueForm.MEMBERS for column in child.columns if column.name in key.columns):
         yield "its columns are of type ENUM or SET, which the source compares by number"
     if cascade.keeps_row and any(column.generated for column in child.columns):
         yield "the table has generated columns, which the server computes again"
+    if parent is not None:
+        yield from _padding_obstacles(key, child, parent, ignores_trailing_spaces)
+
+
+def _padding_obstacles(
+    key: ForeignKey, child: TableSchema, parent: TableSchema, ignores_trailing_spaces: Callable[[TableName, str], bool]
+) -> Iterator[str]:
+    """Yield where the key connects a CHAR with a VARCHAR, and the spaces count with which the server fills the CHAR."""
+    for own, referenced in zip(key.columns, key.parent_columns, strict=True):
+        is_char, was_char = _is_char(child, own), _is_char(parent, referenced)
+        if is_char == was_char:
+            continue
+        if not ignores_trailing_spaces(parent.name, referenced):
+            yield f"either {own} or {referenced} is a CHAR, and the collation compares the spaces with which the server fills it"
+        elif was_char and key.on_update is ReferentialAction.CASCADE:
+            yield f"it copies texts of a CHAR to {own}, with the spaces with which the server fills them"
+
+
+def _is_char(schema: TableSchema, name: str) -> bool:
+    return any(column.is_char for column in schema.columns if column.name == name)

@@ -63,6 +63,11 @@ class Column:
         return COLUMN_TYPES[self.kind].form
 
     @property
+    def is_char(self) -> bool:
+        """Whether it is a text of fixed length, which the source shows without trailing spaces."""
+        return self.form is ValueForm.TEXT and self.source_type.lower().startswith("char")
+
+    @property
     def arrow_type(self) -> pa.DataType:
         fixed = COLUMN_TYPES[self.kind].arrow
         if fixed is not None:

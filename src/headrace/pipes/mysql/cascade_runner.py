@@ -151,7 +151,7 @@ class CascadeRunner:
                 raise _refused(cascade, why, f"leave the table out with --exclude {cascade.child}")
 
     def _obstacle(self, cascade: Cascade, schemas: Mapping[TableName, TableSchema]) -> str:
-        for why in source_obstacles(cascade, schemas[cascade.child], has_parent=cascade.parent in schemas):
+        for why in source_obstacles(cascade, schemas, self.texts.ignores_trailing_spaces):
             return why
         transformed = [name for name in (cascade.child, cascade.parent) if not self._is_plain(schemas[name])]
         return f"the rows of {transformed[0]} are transformed" if transformed else ""

@@ -193,9 +193,10 @@ class ChildTable:
         cascade = self.cascades[place]
         log, columns = self.logs[cascade.parent], cascade.key.parent_columns
         on_delete, on_update = _ON_DELETE.get(cascade.key.on_delete, 0), _ON_UPDATE.get(cascade.key.on_update, 0)
-        keys = "".join(f", {log.old(name)} AS k{n}, {log.new(name)} AS n{n}" for n, name in enumerate(columns))
+        pairs = [(log.old(name), new) for name, new in zip(columns, self._new_key(cascade), strict=True)]
+        keys = "".join(f", {old} AS k{n}, {new} AS n{n}" for n, (old, new) in enumerate(pairs))
         known = " AND ".join(f"{log.old(name)} IS NOT NULL" for name in columns)
-        unchanged = " AND ".join(f"ifNull({log.old(name)} = {log.new(name)}, 0)" for name in columns)
+        unchanged = " AND ".join(f"ifNull({old} = {new}, 0)" for old, new in pairs)
         kinds = []
         if on_delete:
             kinds.append("op = 'delete'")
@@ -225,6 +226,14 @@ class ChildTable:
                 if own == name and ReferentialAction.SET_NULL in (cascade.key.on_delete, cascade.key.on_update):
                     cases.append(f"{self._applies(place, _SET_NULL)}, NULL")
         return name if not cases else f"CAST(multiIf({', '.join(cases)}, {name}) AS {kind})"
+
+    def _new_key(self, cascade: Cascade) -> list[str]:
+        """Return the values that an event gives to the columns of the key. The server shows a CHAR without trailing spaces, which its
+        parent's VARCHAR may have.
+        """
+        news = [self.logs[cascade.parent].new(name) for name in cascade.key.parent_columns]
+        are_char = [self.target.stored_column(name).source.is_char for name in cascade.key.columns]
+        return [f"trimRight({new})" if is_char else new for new, is_char in zip(news, are_char, strict=True)]
 
     def _foreign_key(self, cascade: Cascade) -> list[str]:
         return [quote_name(self.target.stored_column(name).name) for name in cascade.key.columns]

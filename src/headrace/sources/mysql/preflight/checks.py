@@ -38,7 +38,7 @@ class KnownDifference:
 
 
 Definitions = Mapping[TableName, TableSchema | DefiniteError]
-"""The definition of each child table of a cascade, or why it is not replicated."""
+"""The definition of each child and parent table of a cascade, or why it is not replicated."""
 
 _ANY: Final = (10_000, 0)
 KNOWN_DIFFERENCES: Final = (
@@ -350,7 +350,7 @@ def check_selection(facts: ServerFacts, tables: list[TableFacts], selection: Sel
         else:
             yield failure(f"table {chosen}", "none", f"there is no table {chosen}, or the user may not see it", repair)
     yield from check_hidden_databases(facts, {table.name.database for table in tables})
-    definitions = _describe_children(facts, tables, cascades)
+    definitions = _describe_tables(facts, tables, cascades)
     for table in tables:
         yield from _check_select(facts, table)
         yield from report_cascades(facts, table, definitions, {one.name for one in tables}, cascades)
@@ -400,9 +400,11 @@ def check_cascades_of(facts: ServerFacts, table: TableFacts) -> Iterator[Finding
         yield failure(f"foreign key of {table.name}", cascade.name, meaning, repair)
 
 
-def _describe_children(facts: ServerFacts, tables: list[TableFacts], mode: CascadeMode) -> Definitions:
+def _describe_tables(facts: ServerFacts, tables: list[TableFacts], mode: CascadeMode) -> Definitions:
     is_applied = mode is CascadeMode.APPLY and not facts.logs_cascades
-    return facts.describe([table.name for table in tables if table.cascades]) if is_applied else {}
+    children = [table for table in tables if table.cascades] if is_applied else []
+    involved = {key.parent for table in children for key in table.cascades} | {table.name for table in children}
+    return facts.describe([table.name for table in tables if table.name in involved])
 
 
 def report_cascades(
@@ -417,20 +419,20 @@ def report_cascades(
             if mode is CascadeMode.IGNORE:
                 meaning = f'{unlogged}, and cascades = "ignore" leaves them as they are'
                 yield warning(name, key.name, meaning, 'set cascades = "apply"')
-            elif why := _obstacles(key, table, definitions, selected):
+            elif why := _obstacles(facts, key, table, definitions, selected):
                 meaning = f"{unlogged}, and Headrace cannot apply it exactly: {why}"
                 yield failure(name, key.name, meaning, f"{_obstacle_repair(key, table, selected)}, or {_cascade_repair(facts)}")
             else:
                 yield ok(name, key.name, f"{unlogged}; Headrace applies it in ClickHouse")
 
 
-def _obstacles(key: ForeignKey, table: TableFacts, definitions: Definitions, selected: Collection[TableName]) -> str:
-    definition = definitions.get(table.name)
-    if definition is None:
-        return ""  # the account may not read the table, which has its own finding
-    if isinstance(definition, DefiniteError):
-        return definition.message
-    return "; ".join(source_obstacles(Cascade(table.name, key), definition, has_parent=key.parent in selected))
+def _obstacles(facts: ServerFacts, key: ForeignKey, table: TableFacts, definitions: Definitions, selected: Collection[TableName]) -> str:
+    involved = {table.name, key.parent} & set(selected)
+    if not definitions.keys() >= involved:
+        return ""  # the account may not read a table, which has its own finding
+    refused = [definition.message for name in sorted(involved) if isinstance(definition := definitions[name], DefiniteError)]
+    schemas = {name: definition for name, definition in definitions.items() if isinstance(definition, TableSchema)}
+    return "; ".join(refused or source_obstacles(Cascade(table.name, key), schemas, facts.ignores_trailing_spaces))
 
 
 def _obstacle_repair(key: ForeignKey, table: TableFacts, selected: Collection[TableName]) -> str:

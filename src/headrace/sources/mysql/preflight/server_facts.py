@@ -17,6 +17,7 @@ from headrace.model.schema import ForeignKey, TableName, TableSchema
 from headrace.model.table_selection import Selection
 from headrace.sources.mysql.binlog.replication_client import ReplicationStream
 from headrace.sources.mysql.schema.information_schema import capture_schemas, read_foreign_keys
+from headrace.sources.mysql.server.collations import read_collation
 from headrace.sources.mysql.server.connection import (
     MySQLAddress,
     is_mariadb,
@@ -135,6 +136,9 @@ class ServerFacts:
         keys = read_foreign_keys(self.connection, self.address, [name for name, _ in chosen])
         cascades = {name: tuple(key for key in of_table if key.cascades) for name, of_table in keys.items()}
         return [TableFacts(name, engine, name in keyed, cascades.get(name, ())) for name, engine in chosen]
+
+    def ignores_trailing_spaces(self, table: TableName, column: str) -> bool:
+        return read_collation(self.connection, self.address, table, column)[2]
 
     def describe(self, names: Collection[TableName]) -> Mapping[TableName, TableSchema | DefiniteError]:
         """Return the definition of each of these tables that the account can see, or why it is not replicated."""

@@ -51,34 +51,39 @@ class SourceCollations:
         """Whether two texts of printable ASCII characters are equal only if they differ in upper and lower case and in trailing spaces."""
         return bool(_OF_ALL_LANGUAGES.fullmatch(self._collation(table, column)[1]))
 
+    def ignores_trailing_spaces(self, table: TableName, column: str) -> bool:
+        """Whether texts that differ in trailing spaces only are equal in a column."""
+        return self._collation(table, column)[2]
+
     def _collation(self, table: TableName, column: str) -> tuple[str, str, bool]:
-        """Return character set and collation of a column, and whether the collation ignores trailing spaces."""
         known = self._known.get((table, column))
         if known is None:
             with closing(connect(self._address)) as connection:
-                known = self._known[table, column] = self._read_collation(connection, table, column)
+                known = self._known[table, column] = read_collation(connection, self._address, table, column)
                 self.read_until = BinlogPosition(*log_status(connection, self._address), epoch=self.read_until.epoch)
         return known
 
-    def _read_collation(self, connection: Connection[Any], table: TableName, column: str) -> tuple[str, str, bool]:
-        rows = query(
-            connection,
-            self._address,
-            "SELECT character_set_name, collation_name FROM information_schema.columns"
-            " WHERE table_schema = %s AND table_name = %s AND column_name = %s",
-            (table.database, table.table, column),
+
+def read_collation(connection: Connection[Any], address: MySQLAddress, table: TableName, column: str) -> tuple[str, str, bool]:
+    """Return character set and collation of a column, and whether the collation ignores trailing spaces."""
+    rows = query(
+        connection,
+        address,
+        "SELECT character_set_name, collation_name FROM information_schema.columns"
+        " WHERE table_schema = %s AND table_name = %s AND column_name = %s",
+        (table.database, table.table, column),
+    )
+    if not rows or rows[0][1] is None:
+        raise DefiniteError(
+            f"the source no longer has column {column} of {table}, by whose collation it compared the keys of child tables",
+            place=f"table {table}",
+            hint="leave its child tables out with --exclude, or start over: remove the state directory and the target tables",
         )
-        if not rows or rows[0][1] is None:
-            raise DefiniteError(
-                f"the source no longer has column {column} of {table}, by whose collation it compared the keys of child tables",
-                place=f"table {table}",
-                hint="leave its child tables out with --exclude, or start over: remove the state directory and the target tables",
-            )
-        charset, collation = _text(rows[0][0]), _text(rows[0][1])
-        if is_mariadb(connection):
-            return charset, collation, "nopad" not in collation
-        sql = "SELECT pad_attribute FROM information_schema.collations WHERE collation_name = %s"
-        return charset, collation, _text(query(connection, self._address, sql, (collation,))[0][0]) == "PAD SPACE"
+    charset, collation = _text(rows[0][0]), _text(rows[0][1])
+    if is_mariadb(connection):
+        return charset, collation, "nopad" not in collation
+    sql = "SELECT pad_attribute FROM information_schema.collations WHERE collation_name = %s"
+    return charset, collation, _text(query(connection, address, sql, (collation,))[0][0]) == "PAD SPACE"
 
 
 def _weight(value: Any, collation: str) -> str:
