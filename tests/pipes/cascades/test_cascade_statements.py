@@ -122,6 +122,28 @@ def test_padded_texts_that_reach_columns_of_another_length(replica: Replica) -> 
 
 
 @ON_MYSQL
+def test_another_spelling_of_the_same_key(replica: Replica) -> None:
+    """The children that are already spelt so are changed, too."""
+    kind = "VARCHAR(8) COLLATE utf8mb4_general_ci"
+    key = "FOREIGN KEY (k) REFERENCES p (k) ON DELETE CASCADE ON UPDATE"
+    replica.begin(
+        f"CREATE TABLE p (k {kind} PRIMARY KEY, v INT)",
+        f"CREATE TABLE c (id INT PRIMARY KEY, k {kind}, {key} CASCADE)",
+        f"CREATE TABLE n (id INT PRIMARY KEY, k {kind}, {key} SET NULL)",
+        f"CREATE TABLE m (k {kind}, id INT, PRIMARY KEY (k, id), {key} CASCADE)",
+        f"CREATE TABLE q (k {kind} PRIMARY KEY, v INT, {key} CASCADE)",
+        f"CREATE TABLE g (id INT PRIMARY KEY, k {kind}, {key.replace('p (k)', 'q (k)')} CASCADE)",
+        "INSERT INTO p VALUES ('b', 1), ('ü', 2)",
+        "INSERT INTO q VALUES ('B', 1), ('ü', 2)",
+        *(f"INSERT INTO {table} (id, k) VALUES (1, 'b'), (2, 'B'), (3, 'Ü'), (4, 'ü'), (5, 'u')" for table in "cnmg"),
+    )
+    replica.step("UPDATE q SET v = 9", "UPDATE p SET v = v + 0")
+    replica.step("UPDATE p SET k = 'B' WHERE v = 1")
+    replica.step("UPDATE p SET k = 'U' WHERE v = 2", "UPDATE p SET k = 'b ' WHERE v = 1")
+    replica.step("DELETE FROM p")
+
+
+@ON_MYSQL
 def test_a_child_outside_the_selection(replica: Replica) -> None:
     """It is not in the sink, so nothing is applied to it; nor does it keep its parent out."""
     replica.book.run(*PAIR, "CREATE TABLE d (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE SET NULL)")

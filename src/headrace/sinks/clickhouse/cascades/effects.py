@@ -196,7 +196,10 @@ class ChildTable:
         pairs = [(log.old(name), new) for name, new in zip(columns, self._new_key(cascade), strict=True)]
         keys = "".join(f", {old} AS k{n}, {new} AS n{n}" for n, (old, new) in enumerate(pairs))
         known = " AND ".join(f"{log.old(name)} IS NOT NULL" for name in columns)
-        unchanged = " AND ".join(f"ifNull({old} = {new}, 0)" for old, new in pairs)
+        unchanged = " AND ".join(f"ifNull({log.was(name)} = {log.new(name)}, 0)" for name in columns)
+        if on_update == _TAKE_NEW:
+            # A copy may have the new spelling already.
+            unchanged = f"({unchanged}) OR ({' AND '.join(f'ifNull({old} = {new}, 0)' for old, new in pairs)})"
         kinds = []
         if on_delete:
             kinds.append("op = 'delete'")

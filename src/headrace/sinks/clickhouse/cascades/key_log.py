@@ -82,7 +82,7 @@ class KeyLog:
 
     @property
     def spellings_name(self) -> str:
-        return f"{self.name}_spellings"
+        return f"{self.name}_spelt"
 
     @property
     def spellings(self) -> str:
@@ -92,7 +92,19 @@ class KeyLog:
     @property
     def events(self) -> str:
         """The FROM operand that reads the log and its copies."""
-        return f"(SELECT * FROM {self.qualified} UNION ALL SELECT * FROM {self.spellings})" if self.has_text else self.qualified
+        return f"({self._originals} UNION ALL SELECT * FROM {self.spellings})" if self.has_text else self.qualified
+
+    def was(self, column: str) -> str:
+        """Return the column of `events` with the old value as it was logged, also in copies."""
+        return f"was_{self.columns.index(column)}" if self.has_text else self.old(column)
+
+    def create_spellings_sql(self) -> str:
+        return f"CREATE TABLE IF NOT EXISTS {self.spellings} ENGINE = MergeTree ORDER BY version AS {self._originals} WHERE 0"
+
+    @property
+    def _originals(self) -> str:
+        values = "".join(f", {self.old(name)} AS {self.was(name)}" for name in self.columns)
+        return f"SELECT *{values} FROM {self.qualified}"
 
     def create_sql(self) -> str:
         values = [f"{made(name)} {self.type_of(name)}" for name in self.columns for made in (self.old, self.new)]

@@ -71,7 +71,7 @@ class ClickHouseCascadeStore:
         for log in logs.values():
             self._run(log.create_sql())
             if log.has_text:
-                self._run(f"CREATE TABLE IF NOT EXISTS {log.spellings} AS {log.qualified}")
+                self._run(log.create_spellings_sql())
             if log.has_states and log.base_name not in existing:
                 # It gets its name when it is complete.
                 unfinished = own_name(f"{log.name}_filling")
