@@ -132,8 +132,8 @@ def test_a_client_creates_detaches_attaches_and_drops_a_database(
         assert served.ask("ATTACH DATABASE shop").status == 200
         served.until("1/10 2/20")
         # A table without a key shows each row as often as the source does.
-        shown = served.ask("SELECT * FROM shop.words ORDER BY id FORMAT JSONCompactEachRowWithNames").body
-        assert list(map(json.loads, shown.splitlines())) == [["id", "word"], [1, "a"], [1, "a"], [2, "b"], [3, "new"]]
+        words = served.ask("SELECT * FROM shop.words ORDER BY id FORMAT JSONCompactEachRowWithNames").body
+        assert list(map(json.loads, words.splitlines())) == [["id", "word"], [1, "a"], [1, "a"], [2, "b"], [3, "new"]]
         assert served.ask("SELECT count() FROM shop.words").body == b"4\n"
         assert served.ask("ATTACH DATABASE shop").code == 82
 
