@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.cascade_cost import CascadeCost
+from bench.chart import draw_chart
 from bench.contender_run import Result
 from bench.contenders import LOG_READERS, TABLE_COPIERS
 from bench.corpus import Manifest
@@ -106,8 +107,11 @@ class Report:
         ]
 
     def save(self, path: Path) -> None:
-        """Write JSON to `path` and plain text to the file with the same name and the suffix .txt."""
-        path.write_text(json.dumps(self.to_json(), indent=2) + "\n")
+        """Write JSON to `path`, and plain text and the chart to files with the same name and the suffixes .txt and .svg."""
+        figures = self.to_json()
+        path.write_text(json.dumps(figures, indent=2) + "\n")
+        if chart := draw_chart(figures):
+            path.with_suffix(".svg").write_text(chart)
         with path.with_suffix(".txt").open("w") as file:
             self.print_to(Console(file=file, width=TEXT_WIDTH, no_color=True))
 
