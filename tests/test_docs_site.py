@@ -227,7 +227,9 @@ def test_search_finds_a_command(form: str, pages: Pages, address: str) -> None:
     keep(page, f"site-start-{form}")
     if form == "phone":
         page.locator("label[for=__search]").first.click()
-    page.locator("input.md-search__input").fill("headrace resync")
+    # The page listens for keys, and only when it has loaded the index.
+    expect(page.locator(".md-search-result__meta")).to_contain_text("Type to start searching")
+    page.locator("input.md-search__input").press_sequentially("headrace resync")
     found = page.locator("a.md-search-result__link[href*='command-line/'][href*='#headrace-resync']")
     expect(found.first).to_be_visible()
     keep(page, f"site-search-{form}")
