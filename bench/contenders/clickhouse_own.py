@@ -1,12 +1,14 @@
 """ClickHouse's own way to copy a MySQL table, `INSERT ... SELECT FROM mysql(...)`. A snapshot must not be slower.
 
-It runs in the same embedded engine and fills tables that the Headrace sink created. Engine, types and sort keys are therefore the same,
-and only the reading differs.
+It runs in the same engine and fills tables that the Headrace sink created. Engine, types and sort keys are therefore the same, and only the
+reading differs. An embedded server of Headrace refuses the table function, so this process opens the server's directory itself.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from chdb.session import Session
 
 from bench.contenders.base import Command, Stopwatch, Window, python_command, read_window
 from bench.process_accounting import Usage
@@ -15,7 +17,6 @@ from bench.target import Target
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableSchema
-from headrace.sinks.clickhouse.server.client import connect as connect_sink
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.pipelines.embedded_access import target_of
 
@@ -24,7 +25,7 @@ class ClickHouseOwn:
     """The `mysql()` table function, one table at a time."""
 
     title = "INSERT ... SELECT FROM mysql()"
-    note = "ClickHouse's own, through the same embedded engine into identical tables"
+    note = "ClickHouse's own, by the same engine into identical tables, without a server around it"
     repeats = 1
     mysql_only = False
 
@@ -42,16 +43,18 @@ class ClickHouseOwn:
 
 
 def copy_tables(target: Target) -> Window:
-    schemas = capture_tables(target)
-    with EmbeddedServer(Path.cwd() / "clickhouse") as server:
-        place = target_of(server)
-        connection = connect_sink(place)
-        ClickHouseSink(place).prepare(schemas)
+    schemas, directory = capture_tables(target), Path.cwd() / "clickhouse"
+    with EmbeddedServer(directory) as server:
+        ClickHouseSink(target_of(server)).prepare(schemas)
+    session = Session(str(directory))
+    try:
         watch = Stopwatch(whole_tree=True)
         for schema in schemas:
-            connection.client.command(_copy_sql(schema, target))
+            session.query(_copy_sql(schema, target))
         elapsed = watch.read()
-        rows = sum(int(str(connection.client.command(f"SELECT count() FROM {schema.name}"))) for schema in schemas)
+        rows = sum(int(str(session.query(f"SELECT count() FROM {schema.name}"))) for schema in schemas)
+    finally:
+        session.close()
     return Window(rows, *elapsed, rows)
 
 
