@@ -12,7 +12,7 @@ import os
 import re
 import resource
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +22,6 @@ SPARK_FILES, SERVER_FILES, GOOD_FILES = 400, 128, 4096
 """Open files that Spark's Java process needs to start (measured: 256 are too few, 400 enough), that an embedded server needs, and a safe
 number.
 """
-_OOM_SCORE = "500"
-"""Half of the memory is added to the process's size when the kernel chooses a process to kill."""
 _FULL_BYTES = 1 << 20
 _AGAIN = "then start again: nothing is lost"
 
@@ -150,9 +148,3 @@ def check_file_limit(what: str, needed: int) -> None:
             place="the limit of open files (ulimit -n)",
             hint=f"raise it: ulimit -n {GOOD_FILES}, or LimitNOFILE={GOOD_FILES} in a systemd unit",
         )
-
-
-def end_before_driver(pid: int) -> None:
-    """Let the kernel end this process or its children when memory runs out, and not the driver: the driver names the cause."""
-    with suppress(OSError):
-        Path(f"/proc/{pid}/oom_score_adj").write_text(_OOM_SCORE)

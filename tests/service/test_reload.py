@@ -314,10 +314,7 @@ def _source_processes(run: Run) -> set[int]:
     found = set()
     for entry in (one for one in Path("/proc").iterdir() if one.name.isdigit()):
         with suppress(OSError):
-            command = (entry / "cmdline").read_bytes()
-            if (b"fork_server" in command or b"streaming_source_runner" in command) and run.token.encode() in (
-                entry / "environ"
-            ).read_bytes():
+            if b"fork_server" in (entry / "cmdline").read_bytes() and run.token.encode() in (entry / "environ").read_bytes():
                 found.add(int(entry.name))
     return found
 

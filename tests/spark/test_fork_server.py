@@ -1,4 +1,4 @@
-"""The fork server: the script that Spark starts passes its arguments, environment and streams to a fork, and ends with it."""
+"""The fork server for sources: the script that Spark starts passes its environment and streams to a fork, and ends with it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark.runtime.fork_server import DAEMONS, RUNNER, ForkServer, python_script
+from headrace.spark.runtime.fork_server import RUNNER, ForkServer, python_script
 from testkit.machine.wait_condition import wait_until
 
 PATIENCE_S = 60.0
@@ -59,10 +58,6 @@ def asked(script: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes
                 stream.close()
 
 
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def is_gone(pid: int) -> bool:
     deadline = time.monotonic() + PATIENCE_S
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
@@ -90,57 +85,20 @@ def test_shell_and_fork_end_together(forks: tuple[Path, ForkServer], tmp_path: P
         assert is_gone(pid)
 
 
-def test_shells_of_a_killed_server_end_and_the_next_one_starts_python(tmp_path: Path) -> None:
+def test_waiting_for_a_missing_fork_ends(tmp_path: Path) -> None:
     script = tmp_path / "python"
     script.write_text(python_script(tmp_path, os.pathsep.join(sys.path)))
     script.chmod(0o700)
     forks = ForkServer(tmp_path, ("json",))
     forks.start()
     assert forks._process is not None
-    # It never answers.
-    forks._process.send_signal(signal.SIGSTOP)
+    forks._process.kill()
+    forks._process.wait()
     shell = subprocess.Popen([script, "-m", RUNNER])
     wait_until((tmp_path / "forks" / str(shell.pid)).exists, PATIENCE_S)
     assert shell.poll() is None
-    forks._process.kill()
-    assert shell.wait(PATIENCE_S) != 0
-    wait_until(lambda: not list((tmp_path / "forks").iterdir()), PATIENCE_S)
-    with asked(script, tmp_path) as (started, _, pid):
-        assert pid == started.pid, "the shell has become Python"
     forks.close()
-
-
-@pytest.mark.parametrize("module", DAEMONS)
-def test_a_daemon_is_a_fork_that_ends_with_its_input(forks: tuple[Path, ForkServer], module: str) -> None:
-    """As Spark starts it: it prints the path of its socket, forks a worker for each connection, and exits when Java closes its input."""
-    script, server = forks
-    assert server._process is not None
-    command = [script, "-m", module, "pyspark.sql.worker.lookup_data_sources"]
-    # The path of a socket must be short.
-    with (
-        tempfile.TemporaryDirectory() as sockets,
-        subprocess.Popen(
-            command,
-            env={"PATH": os.environ["PATH"], "PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": sockets},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        ) as shell,
-    ):
-        assert shell.stdin is not None
-        assert shell.stdout is not None
-        [length] = struct.unpack(">i", shell.stdout.read(4))
-        with closing(socket.socket(socket.AF_UNIX)) as channel:
-            channel.settimeout(PATIENCE_S)
-            channel.connect(shell.stdout.read(length).decode())
-            [worker] = struct.unpack(">i", channel.recv(4))
-            daemon = parent_of(worker)
-            assert parent_of(daemon) == server._process.pid
-            shown = Path(f"/proc/{daemon}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-            assert shown == [sys.executable.encode(), b"-m", module.encode(), b"pyspark.sql.worker.lookup_data_sources"]
-            shell.stdin.close()
-            # The worker still runs: the shell waits for the daemon only.
-            assert shell.wait(PATIENCE_S) != 0
-            assert is_gone(daemon)
+    assert shell.wait(PATIENCE_S) != 0
 
 
 def test_without_the_fork_server_spark_starts_python_itself(forks: tuple[Path, ForkServer], tmp_path: Path) -> None:

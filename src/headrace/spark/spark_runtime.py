@@ -34,10 +34,10 @@ from headrace.spark.runtime.cluster import (
     is_stopped,
     submitted_settings,
 )
-from headrace.spark.runtime.fork_server import SPARK_MODULES, ForkServer
+from headrace.spark.runtime.fork_server import RUNNER, ForkServer
 from headrace.spark.runtime.java_process import GONE_ERRORS, lost_process_error
 from headrace.spark.runtime.micro_batch import SplitStream, run_groups, translate_spark_error
-from headrace.spark.session.session import WORKER_MODULES, java_pid, start_session, warm_workers
+from headrace.spark.session.session import java_pid, start_session, warm_workers
 from headrace.stage_report import report_stages
 
 if TYPE_CHECKING:
@@ -116,8 +116,10 @@ class SharedSessionProvider:
             log.warning("Spark has ended; it is started again")
             self._forget()
         wanted = tuple(dict.fromkeys((*self._preload, *preload)))
-        if _forks_here(self._master, self._more) and (self._forks is None or not self._forks.is_alive):
-            self._forks = ForkServer(self._directory / "spark", (*SPARK_MODULES, *WORKER_MODULES, *wanted))
+        if is_local(effective_master(self._master, {**submitted_settings(), **self._more})) and (
+            self._forks is None or not self._forks.is_alive
+        ):
+            self._forks = ForkServer(self._directory / "spark", (RUNNER, "headrace.spark.runtime.split_source", *wanted))
             self._forks.start()
         if self._session is None:
             self._session = self._started(wanted)
@@ -171,23 +173,12 @@ class SparkRuntime:
         if self._sessions is not None:
             yield SparkRuntimeSession(self._sessions.session(preload))
             return
-        forks = ForkServer(directory / "spark", (*SPARK_MODULES, *WORKER_MODULES, *preload))
-        if _forks_here(master, more or {}):
-            forks.start()
+        session = start_session(master, directory, spark_log=spark_log, preload=preload, more=more)
         try:
-            session = start_session(master, directory, spark_log=spark_log, preload=preload, more=more)
-            try:
-                warm_workers(session)
-                yield SparkRuntimeSession(session)
-            finally:
-                session.stop()
+            warm_workers(session)
+            yield SparkRuntimeSession(session)
         finally:
-            forks.close()
-
-
-def _forks_here(master: str, more: Mapping[str, str]) -> bool:
-    """Whether Spark's Python processes run on this machine, so that they can be forks."""
-    return is_local(effective_master(master, {**submitted_settings(), **more}))
+            session.stop()
 
 
 class SparkRuntimeSession:
@@ -230,17 +221,14 @@ class SparkRuntimeSession:
     ) -> None:
         self.run_groups([SplitGroup(task, (split,)) for split in splits], parallelism, on_done, on_idle)
 
-    @report_stages("starting the stream")
     def stream_splits(self, source: Source, checkpoint: Path, run: OnBatch) -> BatchStream:
         return SplitStream(self._session, source, checkpoint, run)
 
-    @report_stages("starting the stream")
     def stream_changes(
         self, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
     ) -> BatchStream:
         return SplitStream(self._session, source, checkpoint, lambda run, _: on_batch(run(task())))
 
-    @report_stages("starting the stream")
     def stream_records(self, subscription: Subscription, checkpoint: Path, run: OnRecordBatch) -> BatchStream:
         # Only pipes from topics load the Kafka client.
         from headrace.spark.runtime.record_stream import RecordStream

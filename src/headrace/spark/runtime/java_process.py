@@ -22,7 +22,7 @@ from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
-from headrace.shortage import end_before_driver, shortage_in
+from headrace.shortage import shortage_in
 
 GONE_ERRORS = (Py4JError, ConnectionError)
 """What a call raises if the Java process has exited."""
@@ -40,6 +40,8 @@ _AGAIN: Final = "start again, unless Headrace does it; if the error recurs, chec
 _INSTALL: Final = "install a Java 17 runtime (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
 _SHOWN_LINES: Final = 4
 _SHOWN: Final = 2000
+_OOM_SCORE: Final = "500"
+"""Half of the memory is added to the process's size when the kernel chooses a process to kill."""
 
 
 class SparkLost(TransientError):
@@ -64,7 +66,9 @@ def launch(conf: SparkConf, output: int) -> None:
 
 def _start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
     _LastStarted.process = subprocess.Popen(*arguments, **options)
-    end_before_driver(_LastStarted.process.pid)
+    # When memory runs out, the kernel ends Java or its children, and not this process: it names the cause, and starts Java again.
+    with suppress(OSError):
+        Path(f"/proc/{_LastStarted.process.pid}/oom_score_adj").write_text(_OOM_SCORE)
     return _LastStarted.process
 
 

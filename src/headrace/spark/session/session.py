@@ -45,7 +45,7 @@ from headrace.stage_report import enter_stage, report_stages
 
 log = logging.getLogger("headrace")
 
-WORKER_MODULES = ("pandas", "pyspark.worker", "pyspark.sql.pandas.serializers", "headrace.runtime.tasks")
+_WORKER_MODULES = ("pandas", "pyspark.worker", "pyspark.sql.pandas.serializers", "headrace.runtime.tasks")
 
 _STARTS = 3
 _SLOW_S, _START_S = 30.0, 600.0
@@ -139,7 +139,7 @@ def _build_settings(
     master: str, scratch: Path, own: HeadraceSparkSettings, preload: Sequence[str], requested: Mapping[str, str]
 ) -> dict[str, str]:
     """Set the environment of this process; return the settings that depend on where tasks run. The user's settings take precedence."""
-    workers = {PRELOAD_VARIABLE: ",".join([*WORKER_MODULES, *preload]) if preload else "", **FORKABLE}
+    workers = {PRELOAD_VARIABLE: ",".join([*_WORKER_MODULES, *preload]) if preload else "", **FORKABLE}
     # Local workers and the source's process import the same Headrace as this process.
     _prepend_path(str(Path(__file__).resolve().parents[3]))
     os.environ.update(workers)
