@@ -86,13 +86,15 @@ def prepare_tables(scope: TargetScope, schemas: Sequence[TableSchema]) -> None:
 def _check_view_names(target: ClickHouseTarget, plans: Sequence[TargetTable]) -> None:
     """Raise `DefiniteError` if a table has the name that the view of a table without a key is to get."""
     named = {plan.view_place: plan for plan in plans if plan.view_table}
+    if not named:
+        return
     found, _ = find_with_local_tables(target, named, "checking views")
     for place, there in found.items():
         if there.kind != "View":
             raise DefiniteError(
                 f"{'.'.join(place)} is a table, and is to be a view of the rows in {named[place].full_name}",
                 place=f"table {named[place].source}",
-                hint=f"rename or drop {'.'.join(place)} in ClickHouse, then start again; or choose keyless_views = false",
+                hint=f"rename or drop {'.'.join(place)} in ClickHouse, then start again",
             )
 
 
