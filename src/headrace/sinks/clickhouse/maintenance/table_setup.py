@@ -94,7 +94,7 @@ def _check_view_names(target: ClickHouseTarget, plans: Sequence[TargetTable]) ->
             raise DefiniteError(
                 f"{'.'.join(place)} is a table, and is to be a view of the rows in {named[place].full_name}",
                 place=f"table {named[place].source}",
-                hint=f"rename or drop {'.'.join(place)} in ClickHouse, then start again",
+                hint=f"rename or drop {'.'.join(place)} in ClickHouse, then start again; or choose keyless_views = false",
             )
 
 
