@@ -19,7 +19,10 @@ PARTS = {"timeline": "#pipe-events", "query": "#query-head", "log": "#pipe-log"}
 
 def open_query_box(page: Page) -> None:
     """Open all parts of the query box, with a result."""
-    page.get_by_role("button", name="Run").click()
+    run = page.get_by_role("button", name="Run")
+    run.scroll_into_view_if_needed()
+    settle(page, 0.3)
+    run.click()
     expect(page.locator("#query-result td").first).to_be_visible()
     page.get_by_role("button", name="Tables", exact=True).click()
     page.locator(".schema-table").first.locator("summary").click()

@@ -267,3 +267,16 @@ def test_a_phone(look: Open) -> None:
     assert box is not None
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 375
+
+
+@pytest.mark.parametrize("width", [390, 820, 1440])
+def test_scrolling_moves_no_control(look: Open, width: int) -> None:
+    """A control that moves under the pointer loses the click: the button goes down on it, and up on another element."""
+    page = look("#/pipes/shop", width=width, height=900, reduced_motion="reduce")
+    expect(page.locator("#pipe-log .log-line").first).to_be_visible()
+    run = "document.getElementById('query-run').getBoundingClientRect().top + scrollY"
+    before = page.evaluate(run)
+    for part in ("#tables", "#query-run", "#pipe-log"):
+        page.locator(part).scroll_into_view_if_needed()
+        settle(page, 0.3)
+        assert abs(page.evaluate(run) - before) <= 4, part
