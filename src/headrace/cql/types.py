@@ -120,5 +120,9 @@ def _parse_composite(name: str, tokens: list[str], udts: Mapping[str, CqlType], 
     return CqlType(name, tuple(arg.as_frozen() for arg in args), size=size), tokens
 
 
+def unsupported_type(kind: CqlType) -> DefiniteError:
+    return DefiniteError(f"CQL type {kind} is not supported here", hint="this is a defect of Headrace; please report it")
+
+
 def _unknown(text: str, part: str) -> DefiniteError:
     return DefiniteError(f"unknown CQL type {part or 'at the end'!r}", place=f"type {text}", hint="check its spelling, or report it")

@@ -22,7 +22,7 @@ import pyarrow as pa
 from headrace.cql.decode.scalar_kernels import copy_uuids, find_not_ascii, pack_runs, read_durations, read_words
 from headrace.cql.decode.split_kernels import EXTRA, FINE, count_elements, split_elements, split_fields, split_vectors
 from headrace.cql.decode.text_kernels import write_decimals, write_inets, write_varints
-from headrace.cql.types import CqlType
+from headrace.cql.types import CqlType, unsupported_type
 from headrace.errors import DefiniteError
 
 Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
@@ -167,7 +167,7 @@ def arrow_type(kind: CqlType) -> pa.DataType:
         case "tuple" | "udt":
             return pa.struct([pa.field(name, part) for name, part in zip(_field_names(kind), inner, strict=True)])
         case _:
-            raise DefiniteError(f"CQL type {kind.name} is not known", hint="this is an error of Headrace; please report it")
+            raise unsupported_type(kind)
 
 
 def to_arrow(kind: CqlType, column: Array, name: str = "") -> Array:
@@ -208,8 +208,10 @@ def from_cells(kind: CqlType, cells: Cells) -> Array:
             return _long_numbers(kind, cells)
         case "inet":
             return _addresses(cells)
-        case _:
+        case name if name in _WIDTHS:
             return _numbers(kind, cells)
+        case _:
+            raise unsupported_type(kind)
 
 
 def _numbers(kind: CqlType, cells: Cells) -> Array:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.cql.types import CqlType
+from headrace.cql.types import CqlType, unsupported_type
 
 Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
 
@@ -61,8 +61,12 @@ def canonical(kind: CqlType, column: Array) -> Array:
             return _unordered(lists, _together([keys, values]))
         case "tuple" | "udt" | "duration":
             return _record(_fields(kind), array)
-        case _:
+        case "text" | "ascii" | "inet":
             return array.cast(pa.binary())
+        case name if name in _DECODERS:
+            return array.cast(pa.binary())
+        case _:
+            raise unsupported_type(kind)
 
 
 def to_python(kind: CqlType, raw: bytes | None) -> object:
@@ -84,8 +88,10 @@ def to_python(kind: CqlType, raw: bytes | None) -> object:
         case "tuple" | "udt" | "duration":
             found = [to_python(arg, part) for arg, part in zip(_fields(kind), parts, strict=True)]
             return dict(zip(kind.fields, found, strict=True)) if kind.name == "udt" else tuple(found)
-        case _:
+        case "text" | "ascii" | "inet":
             return raw.decode()
+        case _:
+            raise unsupported_type(kind)
 
 
 def _fields(kind: CqlType) -> tuple[CqlType, ...]:

@@ -163,8 +163,21 @@ def _condition(column: Column, *, keyed: bool) -> tuple[str, _Render | None]:
             return f"CAST(CONVERT({name} USING utf8mb4) AS BINARY) <=>", None
         case ValueForm.GEOMETRY | ValueForm.VECTOR:
             return f"HEX({name}) <=>", lambda array: join("'", pc.ascii_upper(format_hex(_raw(column, array))), "'")
-        case _:
+        case (
+            ValueForm.INTEGER
+            | ValueForm.YEAR
+            | ValueForm.BITS
+            | ValueForm.FLOAT
+            | ValueForm.DECIMAL
+            | ValueForm.BYTES
+            | ValueForm.FIXED_BYTES
+            | ValueForm.DATE
+            | ValueForm.TIMESTAMP
+            | ValueForm.TIME
+        ):
             return f"{name} <=>", None
+        case unknown:
+            assert_never(unknown)
 
 
 def _literal(column: Column) -> _Render:

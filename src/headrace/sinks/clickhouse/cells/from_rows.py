@@ -11,7 +11,7 @@ else and loses against any later marker.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -114,10 +114,12 @@ def _encode_row_column(cell_column: CellColumn, cells: Cells, times: Array, expi
             found_elements = split_collections(cells)
             stamps = _cell_times(found_elements.offsets, times, expiries, as_of, cell_column)
             return {cell_column.base: _list_snapshot(cell_column, found_elements.offsets, found_elements.parts[0], stamps, as_of)}
-        case _:
+        case CellForm.MAP | CellForm.SET:
             all_elements = split(cell_column, cells)
             stamps = _cell_times(all_elements.offsets, times, expiries, as_of, cell_column)
             return {cell_column.cell: pack_elements_array(cell_column, all_elements, stamps, no_elements(rows), np.zeros(rows, np.int64))}
+        case unknown:
+            assert_never(unknown)
 
 
 def _encode_row_fields(cell_column: CellColumn, cells: Cells, times: Array, expiries: Array, as_of: int) -> dict[str, Array]:

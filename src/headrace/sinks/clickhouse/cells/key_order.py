@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from headrace.cql.decode.arrow_arrays import Cells, MalformedValue, split_vector
 from headrace.cql.tables import CqlColumn
-from headrace.cql.types import CqlType
+from headrace.cql.types import CqlType, unsupported_type
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.cell_kernels import NO_ERROR
 from headrace.sinks.clickhouse.cells.order_kernels import FLOAT, LONG, RUN, SIGNED, TIME, UNSIGNED, UUIDS, put_order
@@ -128,8 +128,10 @@ def order_of(kind: CqlType, raw: bytes | None) -> bytes:
             parts = _elements(raw, 2)
             kinds = (kind.args * len(parts))[: len(parts)]
             return b"\x02" + b"".join(order_of(one, part) for one, part in zip(kinds, parts, strict=True)) + b"\x00"
-        case _:
+        case "list" | "set":
             return b"\x02" + b"".join(order_of(kind.args[0], part) for part in _elements(raw, 1)) + b"\x00"
+        case _:
+            raise unsupported_type(kind)
 
 
 def _decimal_order(raw: bytes) -> bytes:

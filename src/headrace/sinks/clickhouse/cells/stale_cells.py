@@ -13,7 +13,7 @@ Repeatable: a deletion is written again with the same time.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, assert_never
 
 import pyarrow as pa
 
@@ -88,8 +88,10 @@ def _deletions(cell_column: CellColumn) -> dict[str, str]:
         case CellForm.FIELDS:
             names = [cell_column.field(index) for index in range(len(cell_column.kind.args))]
             return {name: _cell_deletion(name, kind) for name, kind in zip(names, cell_column.kind.args, strict=True)}
-        case _:
+        case CellForm.MAP | CellForm.SET | CellForm.LIST:
             return {cell_column.cell: _element_deletions(cell_column)}
+        case unknown:
+            assert_never(unknown)
 
 
 def _cell_deletion(name: str, kind: CqlType) -> str:

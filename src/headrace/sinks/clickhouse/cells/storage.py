@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, assert_never
 
 from headrace.cql.log import key_type
 from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
@@ -116,8 +116,10 @@ def _columns_of(cell_column: CellColumn) -> Iterator[tuple[str, str]]:
         case CellForm.LIST:
             yield cell_column.cell, _MAX_MAP.format(element_type(cell_column))
             yield cell_column.base, _MAX.format(f"Tuple(String, Array({element_type(cell_column)}))")
-        case _:
+        case CellForm.MAP | CellForm.SET:
             yield cell_column.cell, _MAX_MAP.format(element_type(cell_column))
+        case unknown:
+            assert_never(unknown)
     yield cell_column.all, _MAX.format("String")
 
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from headrace.cql.blocks import BatchPosition
 from headrace.cql.decode.arrow_arrays import to_arrow
 from headrace.cql.log import TIME
-from headrace.cql.types import CqlType
+from headrace.cql.types import CqlType, unsupported_type
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.cell_kernels import HEAD, LONG_HEAD
 from headrace.sinks.clickhouse.server.identifiers import quote_name
@@ -114,8 +114,10 @@ def value_type(kind: CqlType, naming: FieldNaming = FieldNaming.SHOWN) -> str:
             return f"Tuple({', '.join(f'{quote_name(name)} {nullable_type(arg, naming)}' for name, arg in fields)})"
         case "tuple" | "udt":
             return f"Tuple({', '.join(nullable_type(arg, naming) for arg in kind.args)})"
-        case _:
+        case "list" | "set" | "vector":
             return f"Array({value_type(kind.args[0], naming)})"
+        case _:
+            raise unsupported_type(kind)
 
 
 def field_name(index: int) -> str:
@@ -238,7 +240,9 @@ def _leaves(kind: CqlType, array: Array) -> Iterator[tuple[str, Array]]:
                 parts = [array.keys, array.items]
             case "tuple" | "udt":
                 parts = [array.field(place) for place in range(len(kind.args))]
-            case _:
+            case "list" | "set" | "vector":
                 parts = [array.values]
+            case _:
+                raise unsupported_type(kind)
         for arg, part in zip(kind.args, parts, strict=True):
             yield from _leaves(arg, part)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 from headrace.cql.tables import ColumnRole, CqlColumn
 from headrace.cql.types import CqlType
@@ -172,8 +172,10 @@ def _was_written(cell_column: CellColumn) -> str:
             return " OR ".join(f"notEmpty({one})" for one in fields)
         case CellForm.LIST:
             return f"notEmpty({q(cell_column.cell)}) OR notEmpty({q(cell_column.base)}.1)"
-        case _:
+        case CellForm.MAP | CellForm.SET:
             return f"notEmpty({q(cell_column.cell)})"
+        case unknown:
+            assert_never(unknown)
 
 
 def _first_expiry(cells: Sequence[tuple[str, str]], columns: Iterable[CellColumn]) -> str:
@@ -197,11 +199,13 @@ def _column_expiries(cell_column: CellColumn) -> list[tuple[str, str]]:
                 _expiring(_string_of(cell_column.field(index), kind), _field_names(cell_column, index)[0])
                 for index, kind in enumerate(cell_column.kind.args)
             ]
-        case _:
+        case CellForm.MAP | CellForm.SET | CellForm.LIST:
             held, cell = q(f"held:{name}"), _cell_of(cell_column)
             cells = held if cell_column.form is CellForm.LIST else f"mapValues({held})"
             first = f"if(empty({held}), '\\xff', arrayMin(arrayMap(c -> {_expiring(cell)[1]}, {cells})))"
             return [(f"arrayExists(c -> substring({cell}, 9, 1) = '\\x01', {cells})", first)]
+        case unknown:
+            assert_never(unknown)
 
 
 def _expiring(cell: str, alive: str = "1") -> tuple[str, str]:
@@ -368,8 +372,10 @@ def column_type(cell_column: CellColumn) -> str:
     match cell_column.form:
         case CellForm.ATOMIC | CellForm.FIELDS:
             return nullable_type(cell_column.kind)
-        case _:
+        case CellForm.MAP | CellForm.SET | CellForm.LIST:
             return value_type(cell_column.kind)
+        case unknown:
+            assert_never(unknown)
 
 
 def _value(cell_column: CellColumn) -> str:

@@ -181,8 +181,19 @@ def _converted(found: _FieldOfColumn, array: pa.Array, mapping: ValueMapping, pl
                 return to_field(column, array, mapping).cast(_ARROW[wanted.kind])
             case ValueForm.DATE | ValueForm.TIMESTAMP | ValueForm.TIME if wanted.kind is not AvroKind.STRING:
                 return to_field(column, array, mapping)
-            case _:
+            case (
+                ValueForm.TEXT
+                | ValueForm.JSON
+                | ValueForm.MEMBERS
+                | ValueForm.FIXED_BYTES
+                | ValueForm.DECIMAL
+                | ValueForm.DATE
+                | ValueForm.TIMESTAMP
+                | ValueForm.TIME
+            ):
                 return to_map(column, array, "strings").cast(_ARROW[wanted.kind])
+            case unknown:
+                assert_never(unknown)
     except (pa.ArrowInvalid, OverflowError) as error:
         raise DefiniteError(
             f"a value of column {column.name} does not fit the field: {error}",
