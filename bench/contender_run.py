@@ -45,7 +45,7 @@ class Result:
 def run_contender(contender: Contender, corpus: Corpus) -> Result:
     """Return the contender's median run by CPU seconds."""
     with _suitable_target(contender, corpus) as target:
-        runs = sorted((_run_once(contender, target) for _ in range(contender.repeats)), key=lambda result: result.window.cpu_s)
+        runs = sorted((run_once(contender, target) for _ in range(contender.repeats)), key=lambda result: result.window.cpu_s)
     return runs[len(runs) // 2]
 
 
@@ -53,7 +53,8 @@ def _suitable_target(contender: Contender, corpus: Corpus) -> AbstractContextMan
     return corpus.disguised() if contender.mysql_only else nullcontext(corpus.target())
 
 
-def _run_once(contender: Contender, target: Target) -> Result:
+def run_once(contender: Contender, target: Target) -> Result:
+    """Run the contender in an empty directory."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
         scratch = Path(directory)
         command = contender.command(target, scratch)

@@ -25,9 +25,13 @@ KAFKA_SIDES = {
     "headrace-from-kafka": "headrace_kafka:HeadraceFromTopics",
     "headrace-into-kafka": "headrace_kafka:HeadraceIntoTopics",
 }
+CASCADE_MODES = {
+    "cascades-ignore": "headrace_replicate:IgnoredCascades",
+    "cascades-apply": "headrace_replicate:AppliedCascades",
+}
 
 
 def load_contender(name: str) -> Contender:
-    module, _, kind = {**LOG_READERS, **TABLE_COPIERS, **KAFKA_SIDES}[name].partition(":")
+    module, _, kind = {**LOG_READERS, **TABLE_COPIERS, **KAFKA_SIDES, **CASCADE_MODES}[name].partition(":")
     contender: Contender = getattr(import_module(f"bench.contenders.{module}"), kind)()
     return contender

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bench.checksums import compare_tables
 from bench.contenders.base import Command, Stopwatch, Window, python_command, read_window
@@ -25,6 +26,7 @@ from bench.contenders.progress_timer import WATCH_PAUSE_S, ProgressTimer, Stream
 from bench.process_accounting import Usage
 from bench.target import Target
 from headrace.errors import DefiniteError
+from headrace.model.setting_values import CascadeMode
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.pipes.mysql.pipe import MySQLPipe
@@ -32,6 +34,8 @@ from headrace.settings.pipe_settings import PipeSettings
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, query
 
 SINK_DIRECTORY = "clickhouse"
+BATCHES = 6
+"""Batches of a log with cascades: a few, because the first one is not measured."""
 
 
 class HeadraceReplicate:
@@ -49,15 +53,30 @@ class HeadraceReplicate:
         return checked_window(target, scratch, target.changes)
 
     def read(self, target: Target) -> Window:
-        state = Path.cwd() / "state"
-        timer = StreamTimer(target.changes)
-        threading.Thread(target=timer.open_at, args=(state / "relay",), daemon=True).start()
-        run_pipe(
-            target,
-            PipeSettings(Selection((f"{target.database}.*",)), state, once=True, start_at=f"{target.start_file}:{target.start_position}"),
-            timer,
-        )
-        return timer.window()
+        return stream(target)
+
+
+class AppliedCascades(HeadraceReplicate):
+    """The same with foreign-key cascades in the log."""
+
+    def command(self, target: Target, scratch: Path) -> Command:
+        return python_command("cascades-apply", target, scratch)
+
+    def read(self, target: Target) -> Window:
+        return stream(target, flush_bytes=target.log_bytes // BATCHES, cascades=CascadeMode.APPLY)
+
+
+class IgnoredCascades(HeadraceReplicate):
+    """The same without applying the cascades: the child rows stay, so the tables differ from the source."""
+
+    def command(self, target: Target, scratch: Path) -> Command:
+        return python_command("cascades-ignore", target, scratch)
+
+    def window(self, target: Target, scratch: Path, usage: Usage) -> Window:  # noqa: ARG002
+        return complete_window(scratch, target.changes)
+
+    def read(self, target: Target) -> Window:
+        return stream(target, flush_bytes=target.log_bytes // BATCHES, cascades=CascadeMode.IGNORE)
 
 
 class HeadraceSnapshot:
@@ -84,17 +103,31 @@ def address_of(target: Target) -> MySQLAddress:
     return MySQLAddress(target.host, target.port, target.user, target.password, target.database)
 
 
+def stream(target: Target, **settings: Any) -> Window:
+    state = Path.cwd() / "state"
+    timer = StreamTimer(target.changes)
+    threading.Thread(target=timer.open_at, args=(state / "relay",), daemon=True).start()
+    start = f"{target.start_file}:{target.start_position}"
+    run_pipe(target, PipeSettings(Selection((f"{target.database}.*",)), state, once=True, start_at=start, **settings), timer)
+    return timer.window()
+
+
 def run_pipe(target: Target, settings: PipeSettings, timer: ProgressTimer) -> None:
     with open_clickhouse_sink(f"chdb:{SINK_DIRECTORY}", creates=True) as named:
         MySQLPipe(address_of(target), named.sink, named.name, settings, timer).run()
 
 
 def checked_window(target: Target, scratch: Path, expected: int) -> Window:
-    window = read_window(scratch)
-    if window.total_changes != expected:
-        raise DefiniteError(f"Headrace wrote {window.total_changes} changes of {expected}", place=f"port {target.port}")
+    window = complete_window(scratch, expected)
     with open_clickhouse_sink(f"chdb:{scratch / SINK_DIRECTORY}") as named:
         compare_tables(target, named.sink.reader())
+    return window
+
+
+def complete_window(scratch: Path, expected: int) -> Window:
+    window = read_window(scratch)
+    if window.total_changes != expected:
+        raise DefiniteError(f"Headrace wrote {window.total_changes} changes of {expected}", place=str(scratch))
     return window
 
 
