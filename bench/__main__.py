@@ -19,7 +19,7 @@ from bench.kafka_topics import measure_topics
 from bench.live_pipe import measure_live_pipe
 from bench.low_rate import measure_low_rates
 from bench.machine import describe_machine
-from bench.report import TEXT_WIDTH, Comparison, Report
+from bench.report import TEXT_WIDTH, ContenderComparison, Report
 from bench.scylla_log import measure_cells
 from bench.startup import measure_startup
 from bench.transform_cost import measure_transforms
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     console.print(f"saved: {options.output} and {options.output.with_suffix('.txt').name}")
 
 
-def run_contenders(workload: Workload, names: Sequence[str], flavour: str, console: Console) -> Comparison:
+def run_contenders(workload: Workload, names: Sequence[str], flavour: str, console: Console) -> ContenderComparison:
     """Run each contender on the workload's log, one at a time."""
     kept = f"generated on the first run, then kept in {default_cache()}"
     console.print(f"{workload.shape}: {workload.changes:,} changes on {flavour} ({kept})", highlight=False)
@@ -108,7 +108,7 @@ def run_contenders(workload: Workload, names: Sequence[str], flavour: str, conso
         for name in names:
             results[name] = run_contender(load_contender(name), corpus)
             console.print(f"  {name}: {results[name].rate:,.0f}/s, {results[name].cpu_rate:,.0f} per CPU second", highlight=False)
-        return Comparison(corpus.target(), corpus.manifest, results)
+        return ContenderComparison(corpus.target(), corpus.manifest, results)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ TEXT_WIDTH = 150
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ContenderComparison:
     """The results of several contenders on one workload."""
 
     target: Target
@@ -67,10 +67,10 @@ class Report:
     """All results of one run."""
 
     machine: Machine
-    reference: Comparison | None = None
+    reference: ContenderComparison | None = None
     live: LiveResult | None = None
-    shapes: Mapping[str, Comparison] = field(default_factory=dict)
-    crowd: Comparison | None = None
+    shapes: Mapping[str, ContenderComparison] = field(default_factory=dict)
+    crowd: ContenderComparison | None = None
     topics: Topics | None = None
     cells: CellCost | None = None
     final: FinalCost | None = None
@@ -165,7 +165,7 @@ class Report:
             yield self.started.commands_table()
 
 
-def _readers_table(title: str, comparison: Comparison) -> Table:
+def _readers_table(title: str, comparison: ContenderComparison) -> Table:
     table = Table(title=f"{title}: {comparison.headline()}")
     results, changes = comparison.pick(LOG_READERS), comparison.target.changes
     table.add_column("reader")
@@ -217,7 +217,7 @@ def _copiers_table(results: Mapping[str, Result]) -> Table:
     return table
 
 
-def _other_tables_table(comparisons: Mapping[str, Comparison]) -> Table:
+def _other_tables_table(comparisons: Mapping[str, ContenderComparison]) -> Table:
     table = Table(title="Other tables")
     for heading in ("table", "reader"):
         table.add_column(heading)

@@ -22,7 +22,7 @@ from pathlib import Path
 from headrace.demo.private_process import find_free_port
 from testkit.pipelines.embedded_access import set_password
 from testkit.soak.chaos import Chaos, Event
-from testkit.soak.criteria import STUCK_S, Comparison, Outcome, compare, judge
+from testkit.soak.criteria import STUCK_S, Outcome, SoakComparison, compare, judge
 from testkit.soak.kill_routes import ROUTES
 from testkit.soak.kills import KillRounds, render_kills
 from testkit.soak.monitors import Clock, Watch
@@ -173,7 +173,7 @@ class Soak:
                 time.sleep(0.2)
         return time.monotonic() - begun
 
-    def _compare(self, plan: Plan) -> list[Comparison]:
+    def _compare(self, plan: Plan) -> list[SoakComparison]:
         found = []
         for route in plan.routes:
             for look in range(LOOKS):

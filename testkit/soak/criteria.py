@@ -32,7 +32,7 @@ _BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
 
 
 @dataclass(slots=True)
-class Comparison:
+class SoakComparison:
     """The comparison of one route."""
 
     route: str
@@ -50,19 +50,19 @@ class Comparison:
         return self.verify_code == 0 and not self.different and self.verdict.partition(";")[0].endswith(" 0 differences")
 
 
-def compare(route: Route, patience_s: float = 900.0) -> Comparison:
+def compare(route: Route, patience_s: float = 900.0) -> SoakComparison:
     """Do both checks of a route whose source does not change."""
     asked = ("verify", route.url, route.sink, *route.verify_options)
     verified = run_command(*asked, timeout_s=patience_s)
     lines = verified.output.strip().splitlines()
-    found = Comparison(route.name, lines[-1] if lines else "nothing was said", verified.code)
+    found = SoakComparison(route.name, lines[-1] if lines else "nothing was said", verified.code)
     if verified.code:
         found.different.append("verify said: " + " / ".join(lines[-12:])[:1500])
     _look_for_ourselves(route, found)
     return found
 
 
-def _look_for_ourselves(route: Route, found: Comparison) -> None:
+def _look_for_ourselves(route: Route, found: SoakComparison) -> None:
     server, database = route.traffic.server, route.traffic.database
     address = route.address()
     if not address:
@@ -255,7 +255,7 @@ class Outcome:
 
     events: Sequence[Event]
     samples: Sequence[Sample]
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[SoakComparison]
     stuck: Sequence[str]
     """Routes that did not recover from a fault in time."""
     ended_badly: Sequence[str]

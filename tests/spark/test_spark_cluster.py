@@ -225,10 +225,10 @@ def test_errors_come_back_as_reports_and_log_lines_while_it_runs(monkeypatch: py
     wait_until(lambda: len(heard) >= 6, 10)
     assert heard == ["headrace-log WARNING / a task says something\n"] * 6
     # A line with a wrong key is ignored.
-    reports_of(RemoteTask(well, worker_logs.LogLine(line.host, line.port, "guessed")))
+    reports_of(RemoteTask(well, worker_logs.WorkerLogAddress(line.host, line.port, "guessed")))
     time.sleep(0.2)
     assert len(heard) == 6
     # An unreachable driver does not fail the task.
-    assert len(reports_of(RemoteTask(well, worker_logs.LogLine("127.0.0.1", 1, "")))) == 1
+    assert len(reports_of(RemoteTask(well, worker_logs.WorkerLogAddress("127.0.0.1", 1, "")))) == 1
     for handler in logging.getLogger("headrace").handlers:
         handler.close()

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.sinks.registry import SINK_CONNECTORS
 from testkit.pipelines.pipeline import Finished, Pipeline
-from testkit.soak.criteria import Comparison, Outcome, fitted, growths, judge
+from testkit.soak.criteria import Outcome, SoakComparison, fitted, growths, judge
 from testkit.soak.kill_peers import KillPeers
 from testkit.soak.kill_routes import ROUTES, KillRoute
 from testkit.soak.kills import Kill, KillOutcome, KillRounds, render_kills
@@ -159,8 +159,8 @@ def test_memory_that_wobbles_is_flat_and_memory_that_rises_is_not() -> None:
 
 def test_filtered_rows_do_not_affect_a_verdict() -> None:
     for verdict in ("3 tables, 9 rows, 0 differences", "3 tables, 9 rows, 0 differences; filters exclude 5 source rows"):
-        assert Comparison("mysql", verdict, 0).is_equal
-    assert not Comparison("mysql", "3 tables, 9 rows, 10 differences; filters exclude 0 source rows", 0).is_equal
+        assert SoakComparison("mysql", verdict, 0).is_equal
+    assert not SoakComparison("mysql", "3 tables, 9 rows, 10 differences; filters exclude 0 source rows", 0).is_equal
 
 
 def test_the_report_takes_the_place_of_the_last_one(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from email.utils import format_datetime, parseaddr
 from typing import Any, Final
 
 from headrace.alerts.alert import Alert, AlertKind, iso_time
-from headrace.alerts.rules import MailServer, MessageFormat
+from headrace.alerts.rules import MailServer, WebhookFormat
 from headrace.terminal_text import escape_text
 
 _SLACK_HEADER, _SLACK_TEXT = 150, 2900
@@ -27,13 +27,13 @@ _SIGNS: Final = {AlertKind.RECOVERED: "good", AlertKind.SCHEMA_CHANGE: "accent",
 """Colours of Adaptive Cards; `attention` for all others."""
 
 
-def webhook_body(alert: Alert, kind: MessageFormat, receiver: str, host: str) -> bytes:
+def webhook_body(alert: Alert, kind: WebhookFormat, receiver: str, host: str) -> bytes:
     match kind:
-        case MessageFormat.JSON:
+        case WebhookFormat.JSON:
             document = alert.document(receiver, host)
-        case MessageFormat.SLACK:
+        case WebhookFormat.SLACK:
             document = slack_message(alert, host)
-        case MessageFormat.TEAMS:
+        case WebhookFormat.TEAMS:
             document = teams_message(alert, host)
     return json.dumps(document, ensure_ascii=True).encode()
 

@@ -29,7 +29,7 @@ _VISIBLE: Final = re.compile(r"[\x21-\x7e]*")
 MAIL_SCHEMES: Final = ("smtp", "smtps")
 
 
-class MessageFormat(StrEnum):
+class WebhookFormat(StrEnum):
     """What a webhook receives."""
 
     JSON = "json"
@@ -65,7 +65,7 @@ class RuleKeys:
 
 @dataclass(frozen=True, slots=True)
 class WebhookKeys:
-    format: MessageFormat = MessageFormat.JSON
+    format: WebhookFormat = WebhookFormat.JSON
     """What the webhook receives: Headrace's own `json`, or a message for `slack` or `teams`."""
     token: str = ""
     """Sent as `Authorization: Bearer …`: `"${NAME}"` from the environment, `"${file:PATH}"` from a file."""
@@ -83,7 +83,7 @@ class MailKeys:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    format: MessageFormat
+    format: WebhookFormat
     tls: bool
     host: str
     port: int

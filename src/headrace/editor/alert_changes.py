@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from headrace.alerts.rules import FORMS, MAIL_SCHEMES, MailKeys, MessageFormat, RuleKeys, WebhookKeys
+from headrace.alerts.rules import FORMS, MAIL_SCHEMES, MailKeys, RuleKeys, WebhookFormat, WebhookKeys
 from headrace.config.document import ALERTS, Document, dotted_key
 from headrace.config.show import MASK
 from headrace.editor.accounts import without_password
@@ -22,7 +22,7 @@ from headrace.settings.dataclass_fields import merge_fields, setting_fields, to_
 from headrace.settings.toml_text import Keys
 
 MAIL: Final = "e-mail"
-KINDS: Final = (*map(str, MessageFormat), MAIL)
+KINDS: Final = (*map(str, WebhookFormat), MAIL)
 _PORTS: Final = {"http": 80, "https": 443, "smtp": 587, "smtps": 465}
 _DEFAULTS: Final[Mapping[str, Any]] = {name: to_plain(one.kind, one.default) for name, one in merge_fields(RuleKeys, MailKeys).items()}
 _SHOWN: Final = ("events", "pipes", "lag_seconds", "lag_for_seconds", "away_seconds", "low_disk", "to", "sender")
@@ -34,7 +34,7 @@ def shown_rule(document: Document, name: str, stored: Mapping[str, Any]) -> dict
     url, is_mail = _stored_url(document, name, stored), _is_mail(document, name, stored)
     return {
         "name": name,
-        "kind": MAIL if is_mail else stored.get("format", str(MessageFormat.JSON)),
+        "kind": MAIL if is_mail else stored.get("format", str(WebhookFormat.JSON)),
         "url": mask_receiver(url),
         "has_secret": bool(stored.get(_secret_key(is_mail=is_mail))) or (is_mail and without_password(url) != url),
         **shown_values(stored),
@@ -70,7 +70,7 @@ def _receiver(document: Document, draft: AlertDraft, stored: Mapping[str, Any], 
     path, is_mail = (ALERTS, draft.name), draft.kind == MAIL
     wanted: dict[str, Any] = dict.fromkeys(setting_fields(WebhookKeys if is_mail else MailKeys))
     if not is_mail:
-        wanted["format"] = draft.kind if draft.kind != MessageFormat.JSON or "format" in stored else None
+        wanted["format"] = draft.kind if draft.kind != WebhookFormat.JSON or "format" in stored else None
     secret_key = _secret_key(is_mail=is_mail)
     url, secret, keeps = _address(document, draft, stored, secrets)
     if secret:

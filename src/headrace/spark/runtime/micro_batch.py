@@ -39,7 +39,7 @@ from headrace.sources.splits import encode_split
 from headrace.spark.runtime.cluster import is_local_session
 from headrace.spark.runtime.java_process import GONE_ERRORS, lost_process_error
 from headrace.spark.runtime.split_source import FORMAT, make_split_format, read_planned_splits
-from headrace.spark.runtime.worker_logs import LogLine, mark_log_lines, receive_log_lines, send_log_lines
+from headrace.spark.runtime.worker_logs import WorkerLogAddress, mark_log_lines, receive_log_lines, send_log_lines
 
 COMMIT_TIMEOUT_S = 10.0
 _LOOK_S = 2.0
@@ -289,7 +289,7 @@ class RemoteTask:
     """A task as remote executors run it. Picklable."""
 
     job: _WorkerFunction
-    line: LogLine
+    line: WorkerLogAddress
 
     def __call__(self, splits: Iterable[str]) -> Iterator[Report | TaskFailed]:
         send_log_lines(self.line)

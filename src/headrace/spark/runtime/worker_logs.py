@@ -101,7 +101,7 @@ def format_marked_line(record: logging.LogRecord) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LogLine:
+class WorkerLogAddress:
     """Where tasks send their log lines. Picklable."""
 
     host: str
@@ -113,7 +113,7 @@ class LogLine:
 class _Sender(logging.Handler):
     """Sends marked lines to the driver until a send fails."""
 
-    def __init__(self, line: LogLine) -> None:
+    def __init__(self, line: WorkerLogAddress) -> None:
         super().__init__()
         self.line = line
         self._socket: socket.socket | None = None
@@ -138,7 +138,7 @@ class _Sender(logging.Handler):
         super().close()
 
 
-def send_log_lines(line: LogLine) -> None:
+def send_log_lines(line: WorkerLogAddress) -> None:
     """Send the log of this worker to the driver; once per connection."""
     mark_log_lines()
     senders = [handler for handler in log.handlers if isinstance(handler, _Sender)]
@@ -151,10 +151,10 @@ def send_log_lines(line: LogLine) -> None:
 
 
 @functools.cache
-def receive_log_lines(bound: str, host: str) -> LogLine:
+def receive_log_lines(bound: str, host: str) -> WorkerLogAddress:
     """Receive the log lines of tasks until this process ends: listen at `bound`, which other machines know as `host`."""
     server = socket.create_server((bound, 0))
-    line = LogLine(host, server.getsockname()[1], secrets.token_hex(16))
+    line = WorkerLogAddress(host, server.getsockname()[1], secrets.token_hex(16))
     threading.Thread(target=_accept, args=(server, line.key), name="headrace-far-log", daemon=True).start()
     return line
 

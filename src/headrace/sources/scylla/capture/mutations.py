@@ -184,7 +184,7 @@ class ListKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteContext:
+class StatementProperties:
     """Properties that all cells of a statement share."""
 
     timestamp: int
@@ -228,7 +228,7 @@ class MutationWriter:
     keys: ListKeys
     read_list: ReadList
     parameters: Parameters
-    moment: WriteContext
+    moment: StatementProperties
 
     def write(self, change: ChangeStatement) -> dict[Key, Partition]:
         if change.verb == "INSERT":

@@ -24,7 +24,7 @@ from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.mutations import WriteContext
+from headrace.sources.scylla.capture.mutations import StatementProperties
 from headrace.sources.scylla.capture.storage_model import (
     CapturedTables,
     Cell,
@@ -54,7 +54,7 @@ def replay_log(table: CqlTable, rows: Iterable[Values], written: int) -> dict[Ke
     starts: dict[tuple[bytes, int], ClusteringBound] = {}
     for row in sorted(rows, key=lambda row: (row[TIME] or b"", row[SEQUENCE] or b"")):
         time, sequence = row[TIME] or b"", int.from_bytes(row[SEQUENCE] or b"", "big")
-        moment = WriteContext(timeuuid.micros(UUID(bytes=time)), int.from_bytes(row.get(TTL) or b"", "big"), written)
+        moment = StatementProperties(timeuuid.micros(UUID(bytes=time)), int.from_bytes(row.get(TTL) or b"", "big"), written)
         operation = Operation(int.from_bytes(row[OPERATION] or b"", "big", signed=True))
         key = tuple(row[column.name] or b"" for column in table.partition_key)
         partition = found.setdefault(key, Partition())
@@ -76,7 +76,7 @@ def _clustering(table: CqlTable, row: Values) -> Key:
     return tuple(value for column in table.clustering if (value := row.get(column.name)) is not None)
 
 
-def _apply(table: CqlTable, partition: Partition, operation: Operation, row: Values, moment: WriteContext) -> None:
+def _apply(table: CqlTable, partition: Partition, operation: Operation, row: Values, moment: StatementProperties) -> None:
     if operation in (Operation.PARTITION_DELETE, Operation.SERVICE_PARTITION_DELETE):
         partition.merge(Partition(deleted=moment.timestamp))
         return
@@ -92,7 +92,7 @@ def _apply(table: CqlTable, partition: Partition, operation: Operation, row: Val
         _apply_column(held, column, row, moment)
 
 
-def _apply_column(held: StoredRow, column: CqlColumn, row: Values, moment: WriteContext) -> None:
+def _apply_column(held: StoredRow, column: CqlColumn, row: Values, moment: StatementProperties) -> None:
     value, is_deleted = row.get(column.name), row.get(deleted(column.name)) == b"\x01"
     if column.type.is_atomic:
         if value is not None or is_deleted:

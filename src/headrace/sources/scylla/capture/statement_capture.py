@@ -18,7 +18,7 @@ from headrace.cql.tables import ColumnRole, CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sources.scylla.capture.log_rows import LogRow, LogRowWriter, PartitionImages
-from headrace.sources.scylla.capture.mutations import ListKeys, MutationWriter, WriteContext, ttl_of, whole_number
+from headrace.sources.scylla.capture.mutations import ListKeys, MutationWriter, StatementProperties, ttl_of, whole_number
 from headrace.sources.scylla.capture.statements import ChangeStatement, StatementBatch, parse
 from headrace.sources.scylla.capture.storage_model import CapturedTables, Key, ListLocation, Partition
 from headrace.sources.scylla.capture.stream_ids import Generations, even_generation, token_of
@@ -134,7 +134,7 @@ class Capture:
             change = replace(change, assignments=tuple(one for one in change.assignments if not given.is_unset(one.value)))
             if change.verb == "UPDATE" and not change.assignments:
                 return {}
-        moment = WriteContext(timestamp, ttl_of(change, given, self.default_ttls.get(table.name, 0)), now)
+        moment = StatementProperties(timestamp, ttl_of(change, given, self.default_ttls.get(table.name, 0)), now)
 
         def read_list(table: CqlTable, key: Key, clustering: Key | None, column: str) -> list[tuple[bytes, bytes]]:
             self._load_state(table, key, [clustering], [(clustering, column)])
