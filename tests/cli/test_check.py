@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from headrace import cli
 from headrace.demo.private_server import PrivateServer
 from testkit.servers.accounts import Account, account_with
+from testkit.servers.broker import PrivateBroker
 from testkit.servers.servers import execute, execute_in
 
 FreshServer = Callable[..., PrivateServer]
@@ -126,6 +129,30 @@ def test_missing_privileges_are_named_and_granted(server: PrivateServer, databas
         code, findings = check(account.url(database))
         assert (code, findings["REPLICATION SLAVE"]["level"]) == (2, "error")
         assert "GRANT" in findings["REPLICATION SLAVE"]["repair"]
+
+
+def test_topics(broker: PrivateBroker, check: Checkup) -> None:
+    topic = broker.create_topic()
+    code, findings = check(broker.url(topic))
+    assert (code, findings["topics"]["level"], findings["topics"]["value"]) == (0, "ok", "1 selected")
+    code, findings = check(broker.url("no.such.topic"))
+    assert (code, findings["topics"]["level"]) == (0, "warning")
+    code, text = check.text(broker.url())
+    assert (code, "no topics are named" in text, "name them in the address" in text) == (2, True, True)
+    code, text = check.text(broker.url(topic), "--tables", "shop.*")
+    assert (code, "--tables and --exclude select tables of a database" in text) == (2, True)
+
+
+def test_log_files(server: PrivateServer, tmp_path: Path, check: Checkup) -> None:
+    code, text = check.text(f"binlog:{tmp_path}")
+    assert (code, str(tmp_path) in text) == (2, True)
+    execute(server, "FLUSH BINARY LOGS")
+    file = min(server.binlog_dir.glob("binlog.[0-9]*"))
+    shutil.copy(file, tmp_path)
+    code, findings = check(f"binlog:{tmp_path}")
+    assert (code, findings["log files"]["level"]) == (0, "ok")
+    assert findings["log files"]["value"] == f"{file.name}:4 to {file.name}:{file.stat().st_size}"
+    assert server.program.version.split("-")[0] in findings["log files"]["meaning"]
 
 
 def test_foreign_keys_that_are_not_logged(fresh_server: FreshServer, flavour: str, check: Checkup) -> None:

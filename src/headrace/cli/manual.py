@@ -212,8 +212,14 @@ PAGES: Final[Mapping[str, ManualPage]] = {
         see=("docs/operations.md",),
     ),
     "check": ManualPage(
-        "Checks every relevant setting and privilege, and prints a remedy for each problem.",
-        (("headrace check mysql://repl@db1/shop", "a server"), ("headrace check scylla://s1/app --json", "a cluster, for a program")),
+        "Checks every relevant setting and privilege of a server or a cluster, and prints a remedy for each problem. Of Kafka, it looks "
+        "for the topics; of log files, it reads where they begin and end.",
+        (
+            ("headrace check mysql://repl@db1/shop", "a server"),
+            ("headrace check scylla://s1/app --json", "a cluster, for a program"),
+            ("headrace check kafka://k1:9092/shop.*", "topics"),
+            ("headrace check binlog:/backup/logs", "log files"),
+        ),
         {2: "an error; or the source cannot be replicated"},
         ("HEADRACE_SOURCE_PASSWORD",),
     ),

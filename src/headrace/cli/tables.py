@@ -64,7 +64,7 @@ def add(subcommands: Subcommands) -> None:
     add_target_settings(command)
 
     command = add_command(subcommands, check, "check", "check the settings and privileges of a source; exit 2 if it cannot be replicated")
-    add_source(command, scylla=True)
+    add_source(command, kafka=True, scylla=True)
     add_tables(command)
     command.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the pipe, such as scylla.confidence=5"
@@ -175,16 +175,22 @@ def retry(arguments: argparse.Namespace) -> int:
 
 def check(arguments: argparse.Namespace) -> int:
     """Check all relevant settings and privileges of a source; return 2 if it cannot be replicated correctly."""
+    from headrace.extras import require_extra
     from headrace.model.table_selection import Selection
     from headrace.pipes.commands.preflight_view import findings_json, print_findings
-    from headrace.pipes.source_registry import MYSQL, SCYLLA
+    from headrace.pipes.source_registry import SCYLLA, source_connector
     from headrace.pipes.spec import PipeSpec
     from headrace.settings.pipe_settings import PipeSettings
     from headrace.settings.settings_file import UserSettings, parse_set_flag
     from headrace.sources.preflight import Level
 
-    # MySQL's parser reports an address of another kind.
-    connector = SCYLLA if SCYLLA.is_address(arguments.source) else MYSQL
+    connector = source_connector(arguments.source)
+    if connector.extra is not None:
+        require_extra(connector.extra)
+    if not connector.has_rows and (arguments.tables or arguments.exclude):
+        raise DefiniteError(
+            "--tables and --exclude select tables of a database", place=connector.redact(arguments.source), hint="leave them out"
+        )
     shown, database = connector.redact(arguments.source), connector.database_of(arguments.source)
     everything = not arguments.tables and not database
     selection = Selection(("*",)) if everything else Selection.of_globs(arguments.tables, arguments.exclude, database)

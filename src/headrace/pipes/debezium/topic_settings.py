@@ -62,7 +62,7 @@ def topic_pattern(globs: Sequence[str], pattern: str, named: str) -> str:
     parts = [*map(_of_glob, (*names, *globs)), *([f"(?:{pattern})"] if pattern else [])]
     if not parts:
         raise DefiniteError(
-            "no topics are named", hint="give --topics 'shop.inventory.*', or a topic in the address: kafka://host:port/topic"
+            "no topics are named", hint="name them in the address: kafka://host:port/shop.inventory.*; a pipe also has topics (--topics)"
         )
     try:
         re.compile(pattern)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.pipes.spec import BuiltPipe, PipeSpec, SourceConnector
 from headrace.sources.mysql.server.connection import connect, parse_mysql_url
-from headrace.sources.preflight import Finding
+from headrace.sources.preflight import Finding, ok
 
 if TYPE_CHECKING:
     from headrace.pipes.lifecycle.progress_view import ProgressView
@@ -50,8 +50,8 @@ def _preflight_server(spec: PipeSpec) -> Sequence[Finding]:
 def _preflight_files(spec: PipeSpec) -> Sequence[Finding]:
     from headrace.sources.mysql.offline_source import open_directory, parse_directory
 
-    open_directory(parse_directory(spec.source), spec.settings.start_at or "oldest")
-    return ()
+    found = open_directory(parse_directory(spec.source), spec.settings.start_at or "oldest")
+    return (ok("log files", f"{found.start} to {found.end}", f"of server version {found.server_version}"),)
 
 
 MYSQL: Final = SourceConnector(
