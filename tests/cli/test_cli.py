@@ -95,6 +95,10 @@ def test_ddl_shows_a_translation_without_any_server(capsys: pytest.CaptureFixtur
     assert {"ignore:", "resync:", "halt: the pipe would stop before it"} <= set(lines)
     assert cli.main(["ddl", "DROP TABLE shop.t", "--schema", tables, "--schema-changes", "drop_table=keep"]) == 0
     assert capsys.readouterr().out.startswith("shop.t: drop_table: kept\n  RENAME TABLE")
+    views = ("--schema", "CREATE TABLE shop.k (a INT)", "--set", "sink.keyless_views=true", "--schema-changes", "drop_table=apply")
+    assert cli.main(["ddl", "DROP TABLE shop.k", *views]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:3] == ["  DROP VIEW IF EXISTS `shop`.`k`;", "  DROP TABLE IF EXISTS `shop`.`k__rows`;"]
     assert cli.main(["ddl", "ANALYZE TABLE shop.t", "--schema", tables]) == 0
     assert capsys.readouterr().out == "nothing to do in the sink\n"
     for wrong in (["ddl", "DROP TABLE t"], ["ddl", "DROP TABLE t", "--schema", "SELECT 1"], ["ddl", "FROB t", "--schema", tables]):

@@ -36,7 +36,7 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.create_table import plan_table
 from headrace.sinks.clickhouse.tables.system_tables import ExistingTable, describe_planned_distributed_table, describe_planned_table
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
-from headrace.sinks.clickhouse.tables.target_table import VIEW_SUFFIX, Place, TargetTable
+from headrace.sinks.clickhouse.tables.target_table import Place, TargetTable
 from headrace.sinks.registry import is_topics
 from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
 from headrace.sources.mysql.ddl.statement_effects import interpret
@@ -75,7 +75,7 @@ class ImaginedTables:
             if layout.local_table is not None:
                 self._holders[place] = describe_planned_table(layout)
             if has_view(layout, TableOptions()):
-                self._tables[layout.database, layout.table + VIEW_SUFFIX] = ExistingTable("", "", (), kind="View")
+                self._tables[layout.view_place] = ExistingTable("", "", (), kind="View")
 
     def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, ExistingTable], Mapping[Place, ExistingTable]]:
         return {place: self._tables[place] for place in places if place in self._tables}, self._holders
