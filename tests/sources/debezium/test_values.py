@@ -6,7 +6,7 @@ import struct
 import uuid
 from base64 import b64encode, urlsafe_b64encode
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,20 @@ def test_decimals_in_every_form() -> None:
     assert _bad(_finished([1.555, float("nan"), 1.0], ConnectField("c", "float64"), twelve)) == [0, 1]
     in_avro = _finished([(-123).to_bytes(1, "big", signed=True), None], precise, wire=WireFormat.AVRO)
     assert in_avro.array.to_pylist() == [Decimal("-1.23"), None]
+
+
+@pytest.mark.parametrize("scale", [-3, 0, 2, 76, 90])
+def test_decimals_of_any_scale_and_length_in_columns_of_text_and_fractions(scale: int) -> None:
+    """Oracle's NUMBER(5, -3) has a negative scale; more than 76 digits fit no decimal type."""
+    field = ConnectField("c", "bytes", DECIMAL, {"scale": str(scale)})
+    for numbers in ([12, 0, -7, None, 10**30], [10**99, -1]):
+        values = [None if number is None else _digits(number) for number in numbers]
+        exact = [None if number is None else Decimal(number).scaleb(-scale, Context(prec=300)) for number in numbers]
+        texts = _finished(values, field, Column("c", Kind.STRING)).array.to_pylist()
+        assert texts == [None if one is None else format(one, "f") for one in exact]
+        fractions = _finished(values, field, Column("c", Kind.FLOAT64)).array.to_pylist()
+        assert fractions == [None if one is None else float(one) for one in exact]
+    assert _bad(_finished([_digits(1), ""], field, Column("c", Kind.STRING))) == [1]
 
 
 @pytest.mark.parametrize("text", ["1.", "-1.", ".", "1.e5", "1.E+3", ".e1", "1e", "1E+", "0x1", "1,5", " 1"])

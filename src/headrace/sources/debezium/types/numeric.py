@@ -113,10 +113,18 @@ def variable_as(array: Array, column: Column) -> ParsedColumn:
 def decimals_of_bytes(array: Array, scale: int, column: Column) -> ParsedColumn:
     if 0 <= scale <= MOST_DIGITS:
         return fitted(decimal_bytes(array, scale), column)
-    # 12E+3: Arrow's decimals do not support negative scales.
+    texts = decimal_texts(array, scale)
+    found = _decimals_of_texts(texts.array, column)
+    return ParsedColumn(found.array, either(texts.bad, found.bad))
+
+
+def decimal_texts(array: Array, scale: int) -> ParsedColumn:
+    """All digits of `decimal_bytes`, as text: of any length, and of any scale (12E+3 has a negative one, which Arrow does not support)."""
     digits, bad = from_base64(array) if pa.types.is_string(array.type) else ParsedColumn(array)
-    found = _decimals_of_texts(_to_text(digits, scale), column)
-    return ParsedColumn(found.array, either(bad, found.bad))
+    empty = np.asarray(pc.fill_null(pc.equal(pc.binary_length(digits), 0), False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    if empty.any():
+        digits, bad = with_nulls_at(digits, empty), either(bad, empty)
+    return ParsedColumn(_to_text(digits, scale), bad)
 
 
 def _scattered(rows: int, parts: list[Array], order: list[Any]) -> Array:

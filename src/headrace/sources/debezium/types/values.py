@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column
-from headrace.model.text_values import format_decimals, text_functions
+from headrace.model.text_values import text_functions
 from headrace.sources.debezium.events.parsed_events import ConnectField, WireFormat, wire_type
 from headrace.sources.debezium.types.binary import (
     Array,
@@ -42,6 +42,7 @@ from headrace.sources.debezium.types.binary import (
 from headrace.sources.debezium.types.column_mapping import DECIMAL, VARIABLE, column_of, options_of
 from headrace.sources.debezium.types.numeric import (
     decimal_bytes,
+    decimal_texts,
     decimals,
     decimals_of_bytes,
     either,
@@ -180,8 +181,8 @@ def _integers(case: _Conversion) -> ParsedColumn:
 
 def _floats(case: _Conversion) -> ParsedColumn:
     if case.semantic == DECIMAL:
-        found = decimal_bytes(case.array, case.scale)
-        return ParsedColumn(floats(found.array, case.column).array, found.bad)
+        texts = decimal_texts(case.array, case.scale)
+        return ParsedColumn(floats(texts.array, case.column).array, texts.bad)
     if case.variable:
         texts = variable_texts(case.array)
         return ParsedColumn(floats(texts.array, case.column).array, texts.bad)
@@ -198,9 +199,7 @@ def _texts(case: _Conversion) -> ParsedColumn:
     if case.variable:
         return variable_texts(case.array)
     if case.semantic == DECIMAL:
-        found = decimal_bytes(case.array, case.scale)
-        kind = found.array.type
-        return ParsedColumn(format_decimals(found.array, kind.precision, kind.scale), found.bad)
+        return decimal_texts(case.array, case.scale)
     if case.field.type == "bytes":
         found = _decoded(case.array)
         made = each(found.array, pa.string(), lambda part: part.cast(pa.string()))
