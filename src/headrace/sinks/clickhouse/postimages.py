@@ -46,7 +46,7 @@ from headrace.sinks.clickhouse.cells.types import (
     value_type,
     with_user_field_names,
 )
-from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect, fetch_rows, run_statements
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, DROP_SETTINGS, INSERT_SETTINGS, connect, fetch_rows, run_statements
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.identifiers import check_name_lengths, places_condition, qualify, quote_name, quote_text
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
@@ -312,7 +312,7 @@ class PostimageSink(LogSink):
 
     def clear(self, table: CqlTable) -> None:
         name = qualified(table, self.sink.scope)
-        run_statements(self.sink.target, f"emptying the table of {table.name}", f"TRUNCATE TABLE {name}")
+        run_statements(self.sink.target, f"emptying the table of {table.name}", f"TRUNCATE TABLE {name}", settings=DROP_SETTINGS)
 
     def table_store(self) -> Self:
         return self

@@ -18,7 +18,7 @@ from headrace.sinks.base import TextComparison
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OWN_DATABASE, own_name
 from headrace.sinks.clickhouse.cascades.effects import SETTINGS, ChildTable
 from headrace.sinks.clickhouse.cascades.key_log import KeyLog, key_logs, own_prefix, short_hash
-from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, fetch_rows, run_statements
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, DROP_SETTINGS, INSERT_SETTINGS, fetch_rows, run_statements
 from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.server.options import OnRefusedRow
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve_tables
@@ -210,7 +210,7 @@ class ClickHouseCascadeStore:
         return int(self._query(sql)[0][0])
 
     def _run(self, sql: str) -> None:
-        run_statements(self._scope.target, _DOING, sql, settings={**INSERT_SETTINGS, **CREATE_SETTINGS, **SETTINGS})
+        run_statements(self._scope.target, _DOING, sql, settings={**INSERT_SETTINGS, **CREATE_SETTINGS, **DROP_SETTINGS, **SETTINGS})
 
     def _query(self, sql: str) -> Sequence[Sequence[Any]]:
         return fetch_rows(self._scope.target, _DOING, sql)

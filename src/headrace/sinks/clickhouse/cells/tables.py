@@ -21,7 +21,7 @@ from headrace.sinks.clickhouse.cells.merged_rows.row_merge import NO_TRANSFORMS,
 from headrace.sinks.clickhouse.cells.merged_rows.row_transforms import RowTransforms, check_names, row_transforms
 from headrace.sinks.clickhouse.cells.storage import CELLS_SUFFIX, LIVE_SUFFIX, PARTITIONS_SUFFIX, ROWS_SUFFIX, CellStorage, columns_sql
 from headrace.sinks.clickhouse.cells.view import view_sql
-from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect, long_running_connection
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, DROP_SETTINGS, Connection, connect, long_running_connection
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.identifiers import check_name_lengths, places_condition, quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
@@ -37,7 +37,7 @@ merged rows are outdated."""
 _TRANSFORMS: Final = "transforms"
 """The key of the transforms in the comment of the table of merged rows, if there are some."""
 _NOTHING: Final = Transforms()
-_SETTINGS: Final = {**CREATE_SETTINGS, "max_query_size": str(16 << 20), "max_ast_elements": "2000000", "max_table_size_to_drop": "0"}
+_SETTINGS: Final = {**CREATE_SETTINGS, "max_query_size": str(16 << 20), "max_ast_elements": "2000000", **DROP_SETTINGS}
 """The view of a table with hundreds of columns exceeds the server's default limits. Merged rows of any size can be filled again."""
 
 
@@ -162,9 +162,9 @@ def clear_tables(scope: TargetScope, table: CqlTable) -> None:
     locations, connection = table_locations(table, scope), connect(scope.target)
     with translate_errors(scope.target, f"emptying the tables of {table.name}"):
         for name, _, _ in _tables(CellStorage(table), locations):
-            connection.client.command(f"TRUNCATE TABLE {name}")
+            connection.client.command(f"TRUNCATE TABLE {name}", settings=connection.supported(DROP_SETTINGS))
         if stores_rows(scope, locations):
-            connection.client.command(f"TRUNCATE TABLE {locations.rows}")
+            connection.client.command(f"TRUNCATE TABLE {locations.rows}", settings=connection.supported(DROP_SETTINGS))
 
 
 def stores_rows(scope: TargetScope, locations: TableLocations) -> bool:

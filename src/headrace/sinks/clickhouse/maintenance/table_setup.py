@@ -16,7 +16,7 @@ from dataclasses import replace
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.bookkeeping.own_tables import check_not_own_tables
-from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect, fetch_rows, run_statements
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, DROP_SETTINGS, Connection, connect, fetch_rows, run_statements
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.identifiers import on_cluster, places_condition, qualify, quote_name
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
@@ -175,7 +175,8 @@ def replace_table(scope: TargetScope, schema: TableSchema) -> None:
         statements = [f"DROP VIEW IF EXISTS {plan.view}", f"DROP TABLE IF EXISTS {plan.qualified}"]
         if there.kind == "Distributed" and plan.local_table is not None:
             statements.append(f"DROP TABLE IF EXISTS {plan.storage_name}")
-        run_statements(scope.target, f"replacing table {plan.full_name}", *(f"{statement}{plan.on_cluster}" for statement in statements))
+        dropping = (f"{statement}{plan.on_cluster}" for statement in statements)
+        run_statements(scope.target, f"replacing table {plan.full_name}", *dropping, settings=DROP_SETTINGS)
 
 
 def _drop_other_form(scope: TargetScope, plan: TargetTable) -> None:
@@ -196,7 +197,8 @@ def _drop_other_form(scope: TargetScope, plan: TargetTable) -> None:
             # The source has a table of this name.
             return
         statements.insert(0, f"DROP VIEW IF EXISTS {qualify(name)}")
-    run_statements(scope.target, f"replacing table {'.'.join(other)}", *(f"{statement}{plan.on_cluster}" for statement in statements))
+    dropping = (f"{statement}{plan.on_cluster}" for statement in statements)
+    run_statements(scope.target, f"replacing table {'.'.join(other)}", *dropping, settings=DROP_SETTINGS)
 
 
 def _check_time_type(connection: Connection, target_tables: Sequence[TargetTable]) -> None:

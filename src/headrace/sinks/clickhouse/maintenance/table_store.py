@@ -19,7 +19,7 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.clickhouse.bookkeeping.dead_letters import supersede_dead_letters
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
 from headrace.sinks.clickhouse.maintenance.table_setup import replace_table
-from headrace.sinks.clickhouse.server.client import fetch_rows, run_long_statement, run_statements
+from headrace.sinks.clickhouse.server.client import DROP_SETTINGS, fetch_rows, run_long_statement, run_statements
 from headrace.sinks.clickhouse.server.identifiers import on_cluster, quote_name, quote_text
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve_tables
@@ -36,7 +36,7 @@ _DELETE_STALE_SETTINGS: Final = {
     "apply_row_policy_after_final": "1",
 }
 _TIMES: Final = quote_name("__headrace_times")
-_DISCARD_SETTINGS: Final = {"mutations_sync": "2", "alter_sync": "2", "max_table_size_to_drop": "0", "max_partition_size_to_drop": "0"}
+_DISCARD_SETTINGS: Final = {"mutations_sync": "2", "alter_sync": "2", **DROP_SETTINGS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ an alteration is rejected before anything is done.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,7 +36,8 @@ from headrace.sinks.clickhouse.types.type_names import is_nullable
 from headrace.sinks.schema_changes import DdlPlan, Step
 
 _TEMPORARY = "_headrace_{}"
-REBUILT = "{}__rebuilt"
+_REBUILT = "headrace_rebuilt_{}"
+"""The name of a table while it is filled, with a digest of the old table's UUID: no other table has this name."""
 _NO_DEFAULT = "its default cannot be expressed in the target's type"
 
 
@@ -400,7 +402,7 @@ def _plan_rebuild(alteration: Alteration, altered: AlteredTable, attempt: _InPla
         reread_reasons.append("a default cannot be expressed in the target's type")
     if reread_reasons:
         return DdlPlan((), "; ".join(dict.fromkeys(reread_reasons)))
-    rebuilt = replace(wanted, table=REBUILT.format(target_table.table))
+    rebuilt = replace(wanted, table=_REBUILT.format(hashlib.sha256(altered.uuid.encode()).hexdigest()[:16]))
     names = [quote_name(stored.name) for stored in wanted.columns] + [quote_name(mark.name) for mark in wanted.metadata_columns]
     source = target_table.qualified if target_table.family is EngineFamily.HISTORY else current_rows_from(target_table)
     fill = f"INSERT INTO {rebuilt.qualified} ({', '.join(names)}) SELECT {', '.join(map(str, [*values, *metadata_columns]))} FROM {source}"

@@ -15,7 +15,7 @@ from headrace.model.alter_effects import Alteration
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, record_changes
 from headrace.sinks.clickhouse.schema_changes.alter_columns import AlteredTable, has_view, plan_column_changes
-from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, fetch_rows, long_running_connection
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, DROP_SETTINGS, fetch_rows, long_running_connection
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.identifiers import check_name_lengths, on_cluster, places_condition, qualify, quote_name
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
@@ -29,6 +29,7 @@ from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step, TargetName
 
 _ALTER_SETTINGS = {
     **CREATE_SETTINGS,
+    **DROP_SETTINGS,
     # Wait until all available replicas have done it.
     "mutations_sync": "2",
     "alter_sync": "2",

@@ -1,8 +1,8 @@
 """The process's connection to a ClickHouse server.
 
-Invariant: every statement of the sink carries the settings of this module. They turn off every server feature that silently changes or
-drops a value (defaults for NULLs and missing columns, skipped unknown columns, clipped dates), and they make inserts synchronous: an
-answered insert is stored and visible. A retried insert is safe because tables merge by version. The server's own deduplication is off,
+Invariant: every INSERT that sends rows carries `INSERT_SETTINGS`. They turn off every server feature that silently changes or drops a
+value (defaults for NULLs and missing columns, skipped unknown columns, clipped dates), and they make inserts synchronous: an answered
+insert is stored and visible. A retried insert is safe because tables merge by version. The server's own deduplication is off,
 because it would drop a replay into a table that was truncated in between. Tables that count duplicates are the exception: their blocks
 carry deduplication tokens and use `TOKEN_SETTINGS`. Of a target with several hosts, one that answers is used (see `url`); a caller that
 calls `connect` for each operation moves to the next host when one fails.
@@ -63,6 +63,8 @@ FEW_ROWS_SETTINGS = {"max_threads": "1", "max_insert_threads": "1", "input_forma
 """Additions for an insert of less than `FEW_BYTES`: threads that the server wakes for it cost more than its rows."""
 _LEAST_PARTITIONS = 2_000
 CREATE_SETTINGS = {"enable_time_time64_type": "1", "data_type_default_nullable": "0"}
+DROP_SETTINGS = {"max_table_size_to_drop": "0", "max_partition_size_to_drop": "0"}
+"""Overrides for statements that drop or empty tables: the server's limits protect against typing errors."""
 
 
 @dataclass(frozen=True, slots=True)
