@@ -121,6 +121,8 @@ class AvroType:
 class AvroSchema:
     text: str
     root: AvroType = field(compare=False)
+    references: tuple[str, ...] = ()
+    """The texts of the schemas that it names: equal texts are different schemas if these differ."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -132,7 +134,7 @@ def parse_schema(text: str, *, strict: bool = True, references: tuple[str, ...] 
     parser = _SchemaParser(strict)
     for other in references:
         parser.parse(_tree(other), "", 0)
-    return AvroSchema(text, parser.parse(_tree(text), "", 0))
+    return AvroSchema(text, parser.parse(_tree(text), "", 0), references)
 
 
 def schema_of(tree: Mapping[str, Any] | Sequence[Any] | str) -> AvroSchema:
