@@ -72,6 +72,9 @@ def test_tables_and_types_are_altered(known: CqlCatalog) -> None:
         ALTER TABLE plain RENAME k TO key;
         ALTER TABLE plain WITH cdc = {'enabled': 'true', 'delta': 'keys'};
         ALTER TYPE street ADD floor int;
+        ALTER TYPE street ADD IF NOT EXISTS floor int;
+        ALTER TYPE IF EXISTS missing ADD floor int;
+        ALTER TABLE IF EXISTS shop.missing ADD a int;
         ALTER TYPE shop.street RENAME name TO title AND number TO no;
     """)
     plain = changed.named("plain")
@@ -101,6 +104,7 @@ def test_tables_and_types_are_altered(known: CqlCatalog) -> None:
         ("CREATE TABLE ks.t (k int PRIMARY KEY) WITH cdc = {'on': true}", "Invalid CDC option: on"),
         ("CREATE TABLE ks.t (k int PRIMARY KEY) WITH COMPACT STORAGE", "COMPACT STORAGE"),
         ("ALTER TABLE ks.t ADD v int", "no table ks.t"),
+        ("CREATE TYPE ks.u (a int); ALTER TYPE ks.u ADD a int", "has the field a already"),
         ("SELECT * FROM ks.t", "no definition"),
         ("CREATE TABLE ks.t (k int PRIMARY KEY) 'oops", "cannot read"),
         ("CREATE TABLE ks.t (k int PRIMARY KEY v int)", "is expected"),

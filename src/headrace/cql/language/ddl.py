@@ -150,16 +150,23 @@ def _create_type(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
 
 
 def _alter_type(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
-    cursor.skip_word("if", "exists")
+    may_lack = cursor.skip_word("if", "exists")
     keyspace, name = _type_key(known, cursor)
     if (keyspace, name) not in known.types:
+        if may_lack:
+            return known
         raise DefiniteError(f"there is no user type {keyspace}.{name}", hint="check its name")
     old = known.types[keyspace, name]
     if cursor.skip_word("add"):
-        cursor.skip_word("if", "not", "exists")
+        keeps_existing = cursor.skip_word("if", "not", "exists")
         added = [_field(known, keyspace, cursor)]
         while cursor.skip_sign(",") or cursor.skip_word("and"):
             added.append(_field(known, keyspace, cursor))
+        if repeated := [name for name, _ in added if name in old.fields]:
+            if not keeps_existing:
+                message = f"user type {keyspace}.{name} has the field {repeated[0]} already"
+                raise DefiniteError(message, hint="add IF NOT EXISTS, or leave it out")
+            added = [(name, kind) for name, kind in added if name not in old.fields]
         new = replace(old, fields=(*old.fields, *(name for name, _ in added)), args=(*old.args, *(kind for _, kind in added)))
     elif cursor.skip_word("rename"):
         renamed = _renames(cursor)
@@ -337,8 +344,11 @@ def _skip_value(cursor: CqlCursor) -> None:
 
 
 def _alter_table(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
-    cursor.skip_word("if", "exists")
-    table = known.table(_qualified(known, cursor))
+    may_lack = cursor.skip_word("if", "exists")
+    qualified = _qualified(known, cursor)
+    if may_lack and qualified not in known.tables:
+        return known
+    table = known.table(qualified)
     if cursor.is_word("with"):
         _, options = _table_options(cursor)
         cursor.end()
