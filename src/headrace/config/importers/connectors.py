@@ -274,12 +274,12 @@ class _Connector:
         if prefix is not None:
             self._to.set((*here, "prefix"), prefix.value, prefix.line)
         self._take("database.server.name")
-        self._move("tombstones.on.delete", (*here, "tombstones"), lambda value: "on" if value == "true" else "off")
+        self._move("tombstones.on.delete", (*here, "tombstones"), lambda value: "on" if value.lower() == "true" else "off")
         converter = self._take("value.converter")
         if converter is not None and converter.value != _JSON:
             topics = "keep Debezium and read its topics with a source of kafka://host:port (docs/kafka/debezium-source.md)"
             self._refuse(converter, "Debezium's events are written in JSON here", f"set value.converter to {_JSON}, or {topics}")
-        self._move("value.converter.schemas.enable", (*here, "schemas"), lambda value: value == "true")
+        self._move("value.converter.schemas.enable", (*here, "schemas"), lambda value: value.lower() == "true")
         self._number(here, "topic.creation.default.partitions", "partitions")
         self._number(here, "topic.creation.default.replication.factor", "replication")
         self._must_be("decimal.handling.mode", "precise")
@@ -300,7 +300,7 @@ class _Connector:
         if self._flag("disable.drop.truncate"):
             policies |= {"drop_table": "ignore", "truncate_table": "ignore"}
         evolution = self._take("schema.evolution")
-        if evolution is not None and evolution.value == "false":
+        if evolution is not None and evolution.value.lower() == "false":
             policies |= {"add_column": "ignore", "drop_column": "ignore", "modify_column": "ignore"}
         elif evolution is not None:
             self._drop(evolution, reason_for(evolution.key))
