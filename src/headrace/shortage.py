@@ -57,7 +57,7 @@ _KINDS = (
     ),
     _Kind(
         (errno.EMFILE,),
-        re.compile(r"Too many open files"),
+        re.compile(r"Too many open files(?! in system)"),
         "too many open files: this process may have {files}",
         f"raise the limit (ulimit -n {{needed}} or more, LimitNOFILE= in a systemd unit), {_AGAIN}",
     ),
