@@ -1,8 +1,8 @@
 """Retries with a deadline.
 
-Invariant: only a `TransientError` is retried, and every call passed here must be safe to repeat (every write to a sink is: the merge drops
-duplicates). After the deadline the last error is raised unchanged. A definite error is raised at once. A pipe that is stopping no longer
-retries: the error is raised, and the next start does the remaining work.
+Invariant: only a `TransientError` is retried, and every call passed here must be safe to repeat. Every write to a sink is (see "Crashes" in
+`docs/architecture.md`). After the deadline the last error is raised unchanged. A definite error is raised at once. A pipe that is stopping
+no longer retries: the error is raised, and the next start does the remaining work.
 
 Several pipes may run in one process. Each has its own `WaitState`, found by the context of the calling thread. Start every thread that
 works for a pipe with `bind_context`, so that it waits and ends with its pipe.

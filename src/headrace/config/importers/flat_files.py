@@ -1,7 +1,7 @@
 """Reads files of keys and values with their lines (Java properties, Kafka Connect's JSON, YAML: see `yaml_files`), and lists in values.
 
-Invariant: content other than keys and texts is an error. Debezium's regular expressions become globs: names, `.*`, and alternatives in
-parentheses; others are errors.
+Invariant: content other than keys and texts is an error. Debezium's regular expressions become globs: names, wildcards such as `.*` and
+`[^.]+`, and alternatives; others are errors.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Access control of the embedded server: credentials, origin check, privileges, sandbox, statement guard."""
+"""Access control of the embedded server: credentials, privileges, sandbox, statement guard."""

@@ -1,8 +1,8 @@
 """Confines this process with Landlock, which needs no privileges.
 
 The second line of defence around the engine: whatever SQL makes it do, the kernel only lets the process read and write files of its data
-directory (and read programs, libraries and time zones), run no program and open no TCP connection. On kernels without Landlock (before
-5.13, or not configured) only the first line of defence exists: `privileges` and `statement_guard`.
+directory (and read programs, libraries and time zones) and run no program. From Linux 6.7 on it can open no TCP connection either. On
+kernels without Landlock (before 5.13, or not configured) only the first line of defence exists: `privileges` and `statement_guard`.
 
 Restrictions apply to the thread that sets them and to threads that it starts later. So the engine must not be imported before `confine`:
 its import starts the threads that run statements.

@@ -1,11 +1,12 @@
 """The chDB engine of this process, and connections to it.
 
 A handle is a chDB connection with its own current database, settings, query parameters and temporary tables; opening one takes a tenth of a
-millisecond. So each request gets a new one, and nothing leaks between clients. Results leave the engine through a pipe (`INTO OUTFILE` with
-the pipe's writing end): the engine formats and compresses directly into it, blocks when the client is slow, and a result of any size and
-format needs constant memory. Rows enter as an unnamed file (`FROM INFILE`), in memory if they are few: the statement starts when all rows
-have arrived, and reports its failure. (chDB's own inserter does not: if a constraint, too many partitions or parts, or a view fails while
-the table is written, it ends without an error and without the rows.)
+millisecond. Only a handle without state from a statement serves other requests later (see `session`), so nothing leaks between clients.
+
+Results leave the engine through a pipe (`INTO OUTFILE` with the pipe's writing end): the engine formats and compresses directly into it,
+blocks when the client is slow, and a result of any size and format needs constant memory. Rows enter as an unnamed file (`FROM INFILE`), in
+memory if they are few: the statement starts when all rows have arrived, and reports its failure. (chDB's own inserter does not: if a
+constraint, too many partitions or parts, or a view fails while the table is written, it ends without an error and without the rows.)
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Consumers of Headrace's own topics: `consume`, `changes`, `blocks` and `tail`."""
+"""Consumers of topics with mypipe's messages or Debezium's events: `consume`, `changes`, `blocks` and `tail`."""

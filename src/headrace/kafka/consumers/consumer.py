@@ -100,7 +100,7 @@ class ChangeConsumer:
                 return
 
     def changes(self, batch: MessageBatch) -> list[RowChange]:
-        """Yield the batch's changes in the order of their messages, up to the first unreadable one."""
+        """Return the batch's changes in the order of their messages, up to the first unreadable one."""
         while True:
             try:
                 return self._changes(batch)
@@ -108,7 +108,7 @@ class ChangeConsumer:
                 batch = self._cut(batch, bad)
 
     def blocks(self, batch: MessageBatch) -> list[ChangeBlock]:
-        """Yield the batch's changes as blocks, up to the first unreadable one; only for mypipe's messages."""
+        """Return the batch's changes as blocks, up to the first unreadable one; only for mypipe's messages."""
         while True:
             try:
                 return self._blocks(batch)

@@ -28,8 +28,8 @@ client_log.setLevel(logging.CRITICAL)
 EARLIEST, LATEST = "earliest", "latest"
 _ASK_S, _TRY_S = 15.0, 2.0
 _MOST_METADATA: Final = 3500
-_MARKS_FORM: Final = 2
 """Brokers store 4096 bytes of metadata with an offset, by default."""
+_MARKS_FORM: Final = 2
 _READ: Final = "allow this user to read the topic and to use the group (Read and Describe)"
 _SIGN_IN: Final = "see the user, the password and the security properties of the address"
 _DEFINITE: Final[Mapping[int, str]] = {

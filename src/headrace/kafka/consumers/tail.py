@@ -68,7 +68,7 @@ def json_line(found: RowChange | TailNote) -> str:
 
 
 def _inspect(consumption: ChangeConsumer, batch: MessageBatch) -> list[RowChange | TailNote]:
-    """Yield all messages of a batch, one by one if one of them cannot be read."""
+    """Return a change or a note for each message of a batch, in order."""
     found: dict[int, RowChange | TailNote] = {change.offset: change for change in consumption.readable(batch)}
     for row, message in enumerate(batch.messages):
         offset = batch.offset(row)

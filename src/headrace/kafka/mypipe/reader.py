@@ -1,9 +1,9 @@
 """Bulk reader of mypipe's generic and specific messages into change blocks.
 
-Invariant: every message becomes its images (an update: before and after), or is reported as unreadable; none is dropped. Images of one
-table keep the order of their messages. Column types come from the schema repository: a specific message has its own schema, a generic one
-names a schema in its header. A generic message without either (from mypipe itself, or with a repository in memory) has the types of its
-maps: int, long, text and bytes.
+Invariant: every message becomes its images (an update: before and after), or is reported as unreadable. After a bad header, images of other
+messages may be missing too: callers read the messages before the first unreadable one again. Images of one table keep the order of their
+messages. Column types come from the schema repository: a specific message has its own schema, a generic one names a schema in its header. A
+generic message without either (from mypipe itself, or with a repository in memory) has the types of its maps: int, long, text and bytes.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Commands on pipes: `check`, `dry-run`, `retry` and `tail`."""
+"""Commands on pipes: `check`, `ddl`, `retry` and `tail`."""

@@ -117,7 +117,7 @@ def describe_start_error(error: Exception) -> str:
 
 
 def explain_start_failure(reason: str, java_output: Sequence[str], packages: str) -> HeadraceError:
-    """Return the error of a failed start; `reason`: the text of its exception, `said`: Java's output, `packages`: Maven packages."""
+    """Return the error of a failed start; `reason`: the text of its exception, `packages`: Maven packages."""
     text = "\n".join(java_output)
     short = shortage_in(f"{text}\n{reason}", "the start of Spark's Java process")
     if short is not None:

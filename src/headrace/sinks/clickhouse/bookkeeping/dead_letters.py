@@ -1,9 +1,9 @@
 """The table `headrace.errors`: rows that could not be written (dead letters), skipped events, and log rows that arrived too late.
 
-Invariant: a rejected row is in its table, in `headrace.errors`, or the pipe has halted. The writer stores a rejected row here before it
-writes the rest of the block. The row's id is derived from its log position, so a replay stores it once. A dead letter keeps its version:
-when it is written later, newer changes of the same row still win. This needs the newer deletions, so a table with waiting dead letters is
-not purged of tombstones. A new snapshot or a TRUNCATE supersedes all older dead letters of the table; they are never written.
+Invariant: a rejected row is in its table, in `headrace.errors`, or the pipe has halted. The writer stores a row that the encoder rejects
+here before it writes the rest of the block. The row's id is derived from its log position, so a replay stores it once. A dead letter keeps
+its version: when it is written later, newer changes of the same row still win. This needs the newer deletions, so a table with waiting dead
+letters is not purged of tombstones. A new snapshot or a TRUNCATE supersedes all older dead letters of the table; they are never written.
 
 A row is rejected by the encoder before anything is sent, or by the server together with its block. In the second case the writer sends
 halves of the block until the rejected rows are isolated. It does so only for errors about values; an error about the table, the server or

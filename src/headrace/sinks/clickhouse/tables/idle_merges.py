@@ -30,7 +30,7 @@ def merge_age_s(partition_bytes: int) -> int:
 
 
 def idle_merge_settings(options: TableOptions) -> dict[str, str]:
-    """Return the settings of a new table that merges by version. None if the user has chosen any of this kind: some exclude each other."""
+    """Return the settings of a new table that merges by version; empty if the user has chosen any of this kind: some exclude each other."""
     return {} if _are_chosen(options) else {_MIN_AGE: str(LEAST_AGE_S), _WHOLE_PARTITIONS: "1"}
 
 

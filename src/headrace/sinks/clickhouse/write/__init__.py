@@ -1,1 +1,1 @@
-"""Encodes change blocks and writes each exactly once."""
+"""Encodes change blocks and inserts them, so that a replay does not change the result."""

@@ -1,8 +1,8 @@
 """Writes change blocks: one block, one INSERT, one part.
 
-Invariant: when `write` returns, the block is stored and visible. When it raises, the block is stored completely or not at all (one batch is
-one part, or one part per partition). Writing it again is safe in both cases: the table merges equal versions, or the server drops the block
-by its deduplication token.
+Invariant: when `write` returns, the block is stored and visible. When it raises, each INSERT is stored completely or not at all (one batch
+is one part, or one part per partition); of a block that was sent in halves, some halves may be stored. Writing the block again is safe in
+all cases: the table merges equal versions, or the server drops the block by its deduplication token.
 
 If the server rejects a block of a table that merges by version, the writer sends it in halves. So a block that exceeds the server's memory
 or has too many partitions gets through, and a rejected row is isolated. Such a row halts the pipe or becomes a dead letter, by the option

@@ -1,9 +1,9 @@
 """Encodes blocks as Debezium's change events in JSON, as its MySQL and MariaDB connectors write them by default.
 
-Invariant: an event equals Debezium's event of the same change in key, before, after, op, and log position. A key change is
-three messages (the old row's deletion, a tombstone, the new row's creation) that refer to each other in headers. Fields that a block
-does not contain (the thread, the server's id, the statement unless it is logged) are null or 0. A replayed message differs only in the time
-of processing.
+Invariant: an event equals Debezium's event of the same change in key, before, after, op, and log position. A key change is the old row's
+deletion (with a tombstone after it, if there are tombstones) and the new row's creation, which refer to each other in headers. Fields that
+a block does not contain (the thread, the server's id, the statement unless it is logged) are null or 0. A replayed message differs only in
+the time of processing.
 """
 
 from __future__ import annotations

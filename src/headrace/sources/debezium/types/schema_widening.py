@@ -55,7 +55,7 @@ def can_hold(known: TableSchema, sent: TableSchema, *, zeroes: bool = False) -> 
 def widen_schema(known: TableSchema, sent: TableSchema, *, zeroes: bool = False) -> WidenedSchema:
     """What the table must become for events that describe it so; a definite error where that would alter values or keys.
 
-    `zeroes`: whether the source is one that puts zero values into a required column that is added without a default (`puts_zeroes`).
+    `zeroes`: whether the source is one that puts zero values into a required column that is added without a default (`sends_zero_dates`).
     """
     _check_key(known, sent)
     changes: list[TableChange] = []

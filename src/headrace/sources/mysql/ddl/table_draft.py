@@ -1,4 +1,4 @@
-"""A table while a statement changes it, by the servers' own rules, and the resulting schema changes.
+"""A table while a statement changes it, by the servers' own rules.
 
 The servers apply the clauses of an ALTER TABLE together, not one after the other: columns that stay keep their order, redefined columns
 replace them, and then new and moved columns get their positions, by the new names. A draft does the same and records the origin of each

@@ -112,8 +112,8 @@ def parse_mysql_url(url: str) -> MySQLAddress:
 
 
 def connect(address: MySQLAddress, *, read_timeout_s: float | None = None) -> Connection[Any]:
-    """Return a connection in UTC with strict mode and autocommit. It raises Headrace errors only. `read_timeout_s` can only shorten the
-    address's own.
+    """Return a connection in UTC with an empty SQL mode and autocommit. It raises Headrace errors only. `read_timeout_s` can only shorten
+    the address's own.
     """
     wait_s = min(address.read_timeout_s, read_timeout_s or address.read_timeout_s)
     with server_errors(address):

@@ -155,7 +155,7 @@ class RowQuery:
 
 
 def joined(pages: Iterable[pa.RecordBatch], width: int) -> pa.RecordBatch:
-    """Join pages into one batch of `count` columns, all `binary`."""
+    """Join pages into one batch of `width` columns, all `binary`."""
     found = list(pages)
     # By index: function columns may share a name.
     columns = [pa.concat_arrays([pa.array([], pa.binary()), *(page.column(place) for page in found)]) for place in range(width)]
