@@ -1,9 +1,9 @@
 """The memory that decoders fill: one allocation per block, laid out as Arrow buffers.
 
 For every output column the arena holds a validity bitmap and either a fixed-width value buffer or int32 offsets and a data region. The
-compiled decoders write through one pointer to these bytes. `to_arrays` wraps the filled parts as Arrow arrays without copying. A block is
-bounded: `rows` images and `data_bytes` per variable-width column. A decoder stops before the image that does not fit and is called again
-with a new arena, so memory never depends on the size of a transaction.
+compiled decoders write through four views of the same bytes (1, 2, 4 and 8 wide). `to_arrays` wraps the filled parts as Arrow arrays
+without copying. A block is bounded: `rows` images and `data_bytes` per variable-width column. A decoder stops before the image that does
+not fit and is called again with a new arena, so memory never depends on the size of a transaction.
 """
 
 from __future__ import annotations

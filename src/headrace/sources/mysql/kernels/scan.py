@@ -32,7 +32,7 @@ STATE_CELLS = 17
 (START, LAST_AT, STATEMENTS, PACKED, GROWTH, COMMITTED, UNDONE) = range(8, 15)
 GROUP_COLUMNS = 15
 GTID = slice(GTID0, TAG + 1)
-"""The columns that name a group's transaction. The scan leaves a tagged GTID's offset in TAG; `group_addresses.complete` resolves it."""
+"""The columns that name a group's transaction. The scan leaves a tagged GTID's offset in TAG; `group_gtids.complete` resolves it."""
 
 # Columns of a split: its offset, and the growth of its group before it.
 SPLIT_AT, SPLIT_GROWTH = range(2)
