@@ -239,6 +239,7 @@ def test_waits_of_a_pipes_processes_are_reported_to_its_run(tmp_path: Path) -> N
             # A `verify` job, for example.
             pass
         assert log_marked_line("headrace-log WARNING p/ waiting: the server is away; try 1\n")
+        assert not log_marked_line("headrace-log WARNING\n"), "the process ended while it wrote the line"
         wait_until(lambda: stage(supervisor, "p") is PipeStage.WAITING, PATIENCE_S)
 
 

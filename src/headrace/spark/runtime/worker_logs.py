@@ -86,7 +86,11 @@ def log_marked_line(line: str) -> bool:
     """Log a line that a process of Spark's wrote, if it is marked; return whether it is."""
     if not line.startswith(_MARK):
         return False
-    level, pipe, message = line.removeprefix(_MARK).rstrip("\n").split(" ", 2)
+    parts = line.removeprefix(_MARK).rstrip("\n").split(" ", 2)
+    if len(parts) < 3:
+        # The process ended while it wrote the line.
+        return False
+    level, pipe, message = parts
     with use_wait_state(wait_state_of(unquote(pipe.removesuffix("/")))):
         if message.startswith(WAITING):
             current_wait().note(message.removeprefix(WAITING))

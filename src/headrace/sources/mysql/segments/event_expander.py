@@ -115,7 +115,7 @@ class EventExpander:
                 continue
             if at in inserted:
                 yield from self._insert(inserted[at])
-            event = self._event(view, at - self._start, self._checksum)
+            event = self._event(view, at - self._start, self._checksum, at)
             size = event_size(event)
             before = self._shift
             yield from self._plain(event[: size - _tail(self._checksum)], at + before, at, size)
@@ -129,7 +129,7 @@ class EventExpander:
         at = 0
         rolled_back = find_rolled_back(view, 0, insert.checksum, f"{self._name}:{insert.at}")
         while at < len(view):
-            event = self._event(view, at, insert.checksum)
+            event = self._event(view, at, insert.checksum, insert.at)
             size = event_size(event)
             # The statement that commits the transaction has its own GTID.
             if event[4] not in _GTIDS and not any(skip.start <= at < skip.end for skip in rolled_back):
@@ -143,7 +143,7 @@ class EventExpander:
             return skip.growth
         at, growth = skip.start - self._start, 0
         while at < skip.end - self._start:
-            event = self._event(view, at, self._checksum)
+            event = self._event(view, at, self._checksum, self._start + at)
             if event_types.QUERY_COMPRESSED_EVENT <= event[4] <= 171:
                 plain = plain_event(event[: len(event) - _tail(self._checksum)], f"{self._name}:{self._start + at}")
                 growth += max(len(plain) - len(event), 0)
@@ -224,10 +224,10 @@ class EventExpander:
         piece = map_plain(path, self._name, start, end, checksum, 0)
         return piece.buf.data[piece.start : piece.end]
 
-    def _event(self, view: memoryview, at: int, checksum: bool) -> memoryview:
+    def _event(self, view: memoryview, at: int, checksum: bool, place: int) -> memoryview:
         size = event_size(view, at) if at + HEADER_SIZE <= len(view) else 0
         if size < HEADER_SIZE + _tail(checksum) or at + size > len(view):
-            raise truncated("binary log", f"{self._name}:{self._start + at}")
+            raise truncated("binary log", f"{self._name}:{place}")
         return view[at : at + size]
 
 

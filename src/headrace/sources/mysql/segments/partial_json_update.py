@@ -51,7 +51,11 @@ def plain_update(event: memoryview, table_map: bytes, place: str) -> bytes:
 
     `table_map` is the body of its table map after table id and flags.
     """
-    layout = _layout(table_map, place)
+    try:
+        layout = _layout(table_map)
+    except DefiniteError as error:
+        error.place = place
+        raise
     body = bytes(event[HEADER_SIZE:])
     try:
         at = 8 + int.from_bytes(body[8:10], "little")
@@ -70,13 +74,13 @@ def plain_update(event: memoryview, table_map: bytes, place: str) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _layout(table_map: bytes, place: str) -> _Layout:
-    parsed = parse_table_map(table_map, place)
+def _layout(table_map: bytes) -> _Layout:
+    parsed = parse_table_map(table_map, "")
     layouts = [column_layout(*column) for column in zip(parsed.types, parsed.metadata, strict=True)]
     sizes = []
     for layout in layouts:
         if layout is None:
-            raise DefiniteError(f"a column of {parsed.name} is stored in a way that cannot be read", place=place)
+            raise DefiniteError(f"a column of {parsed.name} is stored in a way that cannot be read")
         encoding, a, b = layout
         sizes.append((int(row_images.fixed_size(encoding, a, b)), a))
     return _Layout(tuple(sizes), tuple(c for c, kind in enumerate(parsed.types) if kind == tablemap.JSON))

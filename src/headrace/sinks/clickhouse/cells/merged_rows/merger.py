@@ -76,11 +76,13 @@ def own_session() -> Iterator[dict[str, str]]:
 def due_merges(scope: TargetScope, merges: Sequence[RowMerge], since: int) -> list[RowMerge]:
     """Return those tables that may have rows with a cell that has expired since a time (seconds since 1970)."""
     found: list[RowMerge] = []
+    connection = connect(scope.target)
     with translate_errors(scope.target, "looking for expired rows"):
         for start in range(0, len(merges), _TABLES_AT_ONCE):
             some = merges[start : start + _TABLES_AT_ONCE]
             probes = [f"(SELECT {place} FROM {one.tables.rows} WHERE {one.due_condition(since)} LIMIT 1)" for place, one in enumerate(some)]
-            found += [some[int(place)] for (place,) in connect(scope.target).client.query(" UNION ALL ".join(probes)).result_rows]
+            rows = connection.client.query(" UNION ALL ".join(probes), settings=merge_settings(connection)).result_rows
+            found += [some[int(place)] for (place,) in rows]
     return found
 
 
