@@ -21,7 +21,7 @@ from typing import Any
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.httputil import get_pool_manager
 
-from headrace.errors import TransientError
+from headrace.errors import DefiniteError, TransientError
 from headrace.sinks.clickhouse.server.bounded_client import BoundedClient, connection_limits
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits, limits_query, parse_limits
@@ -62,6 +62,27 @@ FEW_BYTES = 1 << 20
 FEW_ROWS_SETTINGS = {"max_threads": "1", "max_insert_threads": "1", "input_format_parallel_parsing": "0"}
 """Additions for an insert of less than `FEW_BYTES`: threads that the server wakes for it cost more than its rows."""
 _LEAST_PARTITIONS = 2_000
+WHOLE_RESULTS = {
+    **dict.fromkeys(
+        (
+            "timeout_overflow_mode",
+            "timeout_overflow_mode_leaf",
+            "read_overflow_mode",
+            "read_overflow_mode_leaf",
+            "result_overflow_mode",
+            "set_overflow_mode",
+            "join_overflow_mode",
+            "sort_overflow_mode",
+            "group_by_overflow_mode",
+            "distinct_overflow_mode",
+            "transfer_overflow_mode",
+        ),
+        "throw",
+    ),
+    "limit": "0",
+    "offset": "0",
+}
+"""A user's profile may let the server cut results without an error: rows that a statement copies or compares would be missing."""
 CREATE_SETTINGS = {"enable_time_time64_type": "1", "data_type_default_nullable": "0"}
 DROP_SETTINGS = {"max_table_size_to_drop": "0", "max_partition_size_to_drop": "0"}
 """Overrides for statements that drop or empty tables: the server's limits protect against typing errors."""
@@ -156,6 +177,21 @@ def disconnect(target: ClickHouseTarget) -> None:
             found.client.close()
 
 
+def read_whole_results(client: Client, place: str) -> None:
+    """Override the settings of the user's profile by which the server cuts results."""
+    for name, wanted in WHOLE_RESULTS.items():
+        found = client.server_settings.get(name)
+        if found is None or found.value == wanted:
+            continue
+        if found.readonly:
+            raise DefiniteError(
+                f"the user's profile cuts results without an error ({name} = {found.value}), and the user may not change it",
+                place=place,
+                hint=f"remove {name} from the profile of the user, or allow the user to change it",
+            )
+        client.set_client_setting(name, wanted)
+
+
 def _open(target: ClickHouseTarget, host: ClickHouseTarget, answer_s: int = ANSWER_TIMEOUT_S) -> Connection:
     with translate_errors(target, "connecting"), connection_limits():
         client = BoundedClient(
@@ -177,6 +213,7 @@ def _open(target: ClickHouseTarget, host: ClickHouseTarget, answer_s: int = ANSW
             dedicated_pool=not target.is_loopback,
         )
         try:
+            read_whole_results(client, str(target))
             limits = parse_limits(client.query(limits_query()).result_rows[0])
         except BaseException:
             client.close_connections()

@@ -54,22 +54,6 @@ MERGE_SETTINGS: Final = {
     "optimize_and_compare_chain": "0",
     "max_query_size": str(16 << 20),
     "max_ast_elements": "2000000",
-    # A profile may let the server cut results without an error; the rows that were left out would never be merged again.
-    **dict.fromkeys(
-        (
-            "timeout_overflow_mode",
-            "read_overflow_mode",
-            "set_overflow_mode",
-            "join_overflow_mode",
-            "sort_overflow_mode",
-            "group_by_overflow_mode",
-            "distinct_overflow_mode",
-            "transfer_overflow_mode",
-        ),
-        "throw",
-    ),
-    "limit": "0",
-    "offset": "0",
 }
 
 
