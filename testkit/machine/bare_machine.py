@@ -39,7 +39,9 @@ VARIABLES = re.compile(r"PIP_\w+|HEADRACE_MAVEN|SSL_CERT_FILE|SSL_CERT_DIR|REQUE
 OPTIONAL = {
     "google-chrome": "an alternative to chromium",
     "lsb_release": "pip reports the machine to the index, if it can",
-    "rustc": "the same",
+    "prometheus": "the tests unpack Debian's package into the cache",
+    "promtool": "the same",
+    "rustc": "pip reports it, too",
     "sudo": "not needed by root",
 }
 """Programs that are looked for and may be missing on purpose."""

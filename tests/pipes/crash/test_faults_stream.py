@@ -103,10 +103,9 @@ def test_replication_outlives_its_servers(fresh_server: Callable[..., PrivateSer
 def crash_under_load(server: PrivateServer) -> None:
     """SIGKILL during the workload: an unacknowledged commit may or may not be in the log."""
     workload = Workload(server, "shop", 3, pause_s=0).start()
-    time.sleep(0.7)
+    wait_until(lambda: workload.transactions > 10, 60)
     server.kill()
     assert isinstance(workload.stop(), pymysql.err.MySQLError)
-    assert workload.transactions > 10
 
 
 def kill_connections(server: PrivateServer, user: str) -> int:
