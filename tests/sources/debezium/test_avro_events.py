@@ -327,6 +327,18 @@ def test_a_flat_topic(tmp_path: Path) -> None:
     assert block.commit_ts.to_pylist() == [9000] * 4
 
 
+def test_the_field_deleted_of_flat_rows_has_its_name_with_any_prefix(tmp_path: Path) -> None:
+    made = Made(DirectoryRepository(tmp_path))
+    fields = [*ROW[:2], {"name": "src_table", "type": "string"}, {"name": "__deleted", "type": ["null", "string"]}]
+    bare = {"type": "record", "name": "Value", "namespace": "bare.shop.orders", "fields": fields}
+    rows = [{"id": 1, "note": "x", "src_table": "orders", "__deleted": gone} for gone in ("false", "true")]
+    choices = DebeziumOptions(registry=str(tmp_path), flat_prefix="src_")
+    pairs = [(made.encode(KEY, {"id": 1}), made.encode(bare, row)) for row in rows]
+    tables, (decoded,) = settled([records(pairs)], choices)
+    assert [column.name for column in tables[NAME].columns] == ["id", "note"]
+    assert [block.op.to_pylist() for block in decoded.blocks] == [[Op.UPDATE, Op.DELETE]]
+
+
 def test_tombstones_of_a_flat_topic_are_deletions(tmp_path: Path) -> None:
     """Rows without a deletion marker: a tombstone deletes by its key."""
     made = Made(DirectoryRepository(tmp_path))

@@ -180,8 +180,8 @@ class JsonParser:
         return scanned, layout
 
     def _grown(self, layout: EventLayout, images: list[dict[str, Any]], what: RecordType) -> EventLayout:
-        prefix = self._options.flat_prefix if what is RecordType.FLAT else ""
-        about = about_event((name for image in images for name in image), prefix)
+        names = (name for image in images for name in image)
+        about = about_event(names, self._options.flat_prefix) if what is RecordType.FLAT else {}
         known = {field.name for field in layout.fields.row} | about.keys()
         new = tuple(field for field in infer_fields(images) if field.name not in known)
         known |= {field.name for field in new}

@@ -35,6 +35,8 @@ _PASSED: Final = frozenset({"transaction", "ts_ms", "ts_us", "ts_ns"})
 """Unused members of an envelope."""
 _ABOUT: Final = frozenset({*_SOURCE_MEMBERS, "op", "deleted", "ts_ms", "transaction_id"})
 """Event fields of flat rows, after the prefix and an optional `source_`."""
+_DELETED: Final = "__deleted"
+"""The field of a rewritten deletion. The connector's prefix (`add.fields.prefix`) does not apply to it."""
 _NO_SCHEMA: Final = b"null"
 
 
@@ -101,6 +103,8 @@ def about_event(names: Iterable[str], prefix: str) -> dict[str, str]:
             said = rest if rest in _ABOUT else rest.removeprefix("source_")
             if said in _ABOUT:
                 found[name] = said
+        if name == _DELETED:
+            found[name] = "deleted"
     return found
 
 
