@@ -19,6 +19,7 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import Op
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.debezium.events.event_versions import (
+    ADD_POSITION,
     ASKED_OF_LOGS,
     EventPositions,
     LogTail,
@@ -63,7 +64,6 @@ from headrace.sources.debezium.types.schema_widening import can_hold
 
 _AVRO_MAGIC: Final = 0
 _KEY_CHANGES: Final = pa.array(["__debezium.newkey", "__debezium.oldkey"])
-_OFFSET_HINT: Final = "add the log position to events (flat rows: add.fields=source.file,source.pos,source.row or source.lsn)"
 
 
 class PartitionReader:
@@ -293,13 +293,16 @@ class PartitionReader:
         tombstones = parser.saw_flat and not parser.saw_deleted
         rule = rule_of(events.source)
         wanted = self._options.versions
-        if wanted is VersionSource.OFFSET or (wanted is VersionSource.AUTO and tombstones):
+        # An LSN orders changes only: a row of a snapshot has a higher one than changes that committed later.
+        unmarked = rule is VersionRule.LSN and parser.lacks_op
+        if wanted is VersionSource.OFFSET or unmarked or (wanted is VersionSource.AUTO and tombstones):
             rule = VersionRule.OFFSET
         if wanted is VersionSource.SOURCE and rule is VersionRule.OFFSET:
+            lacking = "whether they are rows of a snapshot" if unmarked else "their position in the source's log"
             raise DefiniteError(
-                f"events of {table} do not contain their position in the source's log, which versions = source requires",
+                f"events of {table} do not contain {lacking}, which versions = source requires",
                 place=self._location,
-                hint=f"{_OFFSET_HINT}, or set versions to offset",
+                hint=f"{ADD_POSITION}, or set versions to offset",
             )
         return self._orders.setdefault(table, TableVersioning(rule, self._records.topic if rule is VersionRule.OFFSET else "", tombstones))
 
@@ -309,7 +312,7 @@ class PartitionReader:
                 f"{table} is filled from the topic {order.topic}, and its changes are ordered by their offsets in it:"
                 f" those of {self._records.topic} cannot be compared with them",
                 place=self._location,
-                hint=f"map the topics to different tables; or {_OFFSET_HINT} and start over",
+                hint=f"map the topics to different tables; or {ADD_POSITION} and start over",
             )
         if order.rule is VersionRule.LSN and not schema.row_key:
             raise DefiniteError(

@@ -36,6 +36,7 @@ _LSN_BITS: Final = _EPOCH_SHIFT - 2
 _PARTITION_SHIFT: Final = 44
 _FAR_BACK: Final = 16
 """The maximum number of log files by which a restarted connector goes back."""
+ADD_POSITION: Final = "add the log position to events (flat rows: add.fields=source.file,source.pos,source.row or op,source.lsn)"
 _NEW_SNAPSHOT: Final = "raise the setting epoch by one: then the new snapshot and everything after it are newer"
 _NEW_LOG: Final = "if the source server was replaced or its log reset, raise the setting epoch by one"
 

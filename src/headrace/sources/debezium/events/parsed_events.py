@@ -152,6 +152,8 @@ class EventParser(Protocol):
     """Whether any of them was a row without an envelope."""
     saw_deleted: bool
     """Whether flat rows carry their own deletion flag."""
+    lacks_op: bool
+    """Whether a flat row does not name its operation: a row of a snapshot then looks like a change."""
 
     def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> ParsedEvents:
         """Parse records that are not tombstones. `before`: the columns requested of before images; None: all."""

@@ -87,6 +87,8 @@ class AvroParser:
         """Whether any record was a row without an envelope."""
         self.saw_deleted = False
         """Whether flat rows carry their own deletion flag."""
+        self.lacks_op = False
+        """Whether a flat row does not name its operation."""
 
     def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> ParsedEvents:
         values, keys = _taken(records.value, rows), _taken(records.key, rows)
@@ -106,6 +108,7 @@ class AvroParser:
             reading = _AvroEventReader(layout, _taken(values, where), rows[where], 1 + self._id_bytes)
             events += reading.events(before)
             refused += reading.refused
+            self.lacks_op |= reading.lacks_op
             if layout.what is RecordType.FLAT:
                 self.saw_flat, self.saw_deleted = True, self.saw_deleted or "deleted" in layout.about.values()
         return ParsedEvents(tuple(events), tuple(refused), ignored)
@@ -210,6 +213,8 @@ class _AvroEventReader:
         found = layout.decoder.decode(values, skip=head)
         self.refused = [_rejection(int(records[bad.row]), f"its value does not match its schema: {bad.reason}") for bad in found.bad]
         self._records, self._values = records, found.values
+        self.lacks_op = False
+        """Whether a flat row does not name its operation."""
         if found.bad:
             self._keep(found.values.is_valid().to_numpy(zero_copy_only=False))
 
@@ -278,6 +283,7 @@ class _AvroEventReader:
         if "op" in told:
             letters, said = self._letters(told["op"]), told["op"].is_valid().to_numpy(zero_copy_only=False)
             op = np.where(said, letters, op).astype(np.uint8)
+        self.lacks_op = "op" not in told or not said.all()
         if "deleted" in told:
             flag = told["deleted"]
             if pa.types.is_string(flag.type):

@@ -98,6 +98,8 @@ class JsonParser:
         self.saw_flat = False
         """Whether flat rows were parsed, and which of them carry their own deletion flag."""
         self.saw_deleted = False
+        self.lacks_op = False
+        """Whether a flat row does not name its operation."""
 
     def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> ParsedEvents:
         everything = group_records(TextColumn.of(records.value).take(rows), TextColumn.of(records.key).take(rows))
@@ -128,11 +130,13 @@ class JsonParser:
         if part.value is None:
             scanned, layout = self._with_unknown_fields(scanned, layout, what)
             layout = replace(layout, fields=as_seen(layout.fields, _shapes(scanned, layout))) if self._expected is not None else layout
-        made = _JsonEventReader(scanned, layout, what, before, self._asked, described=part.value is not None).events(rows[part.rows])
+        reading = _JsonEventReader(scanned, layout, what, before, self._asked, described=part.value is not None)
+        made = reading.events(rows[part.rows])
         # An unreadable record does not show whether it is a flat row.
         if any(len(events.op) for events in made):
             self.saw_flat |= what is RecordType.FLAT
             self.saw_deleted |= layout.deleted is not None
+            self.lacks_op |= reading.lacks_op
         return made, scanned.problems, 0, ""
 
     def _record_type(self, part: RecordGroup, records: Records, rows: Rows) -> RecordType:
@@ -283,6 +287,8 @@ class _JsonEventReader:
     ) -> None:
         self._scanned, self._layout, self._record_type, self._described = scanned, layout, what, described
         self._of_source = source
+        self.lacks_op = False
+        """Whether a flat row does not name its operation."""
         self._written: dict[str, ConnectField] = {}
         row = layout.fields.row
         self._asked = row if before is None else tuple(field for field in row if field.name in before)
@@ -367,6 +373,7 @@ class _JsonEventReader:
     def _flat_ops(self) -> npt.NDArray[np.uint8]:
         scanned, layout = self._scanned, self._layout
         said = scanned.kinds(layout.op) > grammar.NULL if layout.op else np.zeros(len(scanned), np.bool_)
+        self.lacks_op = not said[scanned.good].all()
         op = np.where(said, self._letters(layout.op), np.uint8(UPDATE)) if layout.op else np.full(len(scanned), UPDATE, np.uint8)
         for row in np.flatnonzero(~_IS_OP[op]).tolist():
             scanned.mark(row, _wrong_op(scanned, layout.op, row))
