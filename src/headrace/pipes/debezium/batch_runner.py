@@ -57,11 +57,11 @@ from headrace.runtime.reports import Report, SplitDone, finished_splits
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily
 from headrace.sinks.clickhouse.unchanged_values import UnchangedValueFiller
-from headrace.sources.debezium.events.event_versions import VersionRule
+from headrace.sources.debezium.events.event_versions import ADD_POSITION, VersionRule
 from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot
 from headrace.sources.debezium.events.options import TopicMap, UnavailablePolicy
 from headrace.sources.debezium.events.records import KnownTable, Truncation
-from headrace.sources.debezium.events.source_marks import merge_marks
+from headrace.sources.debezium.events.source_marks import FROM_SNAPSHOT, merge_marks
 from headrace.sources.debezium.offset_range_reader import OffsetRange, classify_transient_error, read_offset_range
 from headrace.sources.debezium.reader import DebeziumReader
 from headrace.transforms.transform_plan import TransformPlan
@@ -140,6 +140,7 @@ class RecordBatchRunner:
         reached = KafkaPosition.from_json(offset_of(self.context.directory.checkpoint, number))
         partitions = {topic: len(inner) for topic, inner in reached.offsets.items()}
         check_partitions(self.notes.partitions, partitions)
+        self._check_offset_topics(partitions)
         check_continuity(self.notes.marks_for(number), ranges, self._counted_tables())
         reports, results = self._read(run_ranges, ranges, number, partitions)
         own = self.context.targets.sink.own_tables()
@@ -167,6 +168,26 @@ class RecordBatchRunner:
             self._left_out.add(why)
         self.done += 1
         self._may_be_written = False
+
+    def _check_offset_topics(self, now: Mapping[str, int]) -> None:
+        """Raise if a topic whose offsets order the changes of a row got more partitions: a row's records may be in another one now."""
+        for name, table in self.context.state.tables.items():
+            order = self.notes.orders.get(name)
+            if (
+                order is None
+                or order.rule is not VersionRule.OFFSET
+                or not table.schema.row_key
+                or not self.context.settings.selection(name)
+            ):
+                continue
+            known = len(self.reached.offsets.get(order.topic, {}))
+            if known and now.get(order.topic, known) != known:
+                raise DefiniteError(
+                    f"the topic {order.topic} had {known} partitions, and has {now[order.topic]}, and offsets order the changes of {name}: "
+                    "a row whose changes are in another partition now would keep its old values",
+                    place=order.topic,
+                    hint=f"{FROM_SNAPSHOT}; or {ADD_POSITION}, and then do so",
+                )
 
     def _check_topics(self) -> None:
         """Raise if a topic that is read was deleted and created again: its offsets mean other records now."""
