@@ -119,7 +119,10 @@ class LocalTopicPipe:
 
         def run_ranges(task: RecordTask, ranges: Sequence[OffsetRange]) -> list[Report]:
             self.rounds += 1
-            return [replace(pickle.loads(pickle.dumps(task)), fetch=lambda one: iter([pieces[one]])).run_ranges([one]) for one in ranges]
+            return [
+                replace(pickle.loads(pickle.dumps(task)), fetch=lambda one: iter([replace(pieces[one], start=one.start)])).run_ranges([one])
+                for one in ranges
+            ]
 
         self.batches.run(run_ranges, list(pieces), self.number)
         if commit:

@@ -168,6 +168,16 @@ def test_tombstones_delete_without_the_rows_that_identify_them(open_pipe: Open, 
     assert pipe.rows("shop.goods", "id") == [[2]]
 
 
+def test_a_row_whose_deletion_event_was_compacted_away_is_deleted(open_pipe: Open) -> None:
+    """Kafka removed the deletion event while the pipe was stopped; the row 2 was inserted again."""
+    pipe = open_pipe()
+    pipe.run([event({"id": key, "name": "old"}, key, f"bin.000007:{key}00") for key in (1, 2, 3)])
+    pipe = open_pipe()
+    gone = [KafkaRecord("srv.shop.goods", 0, offset, 1, json.dumps({"id": key}).encode(), None, ()) for key, offset in ((1, 5), (2, 7))]
+    pipe.run([*gone, event({"id": 2, "name": "new"}, 8, "bin.000007:900")])
+    assert pipe.rows("shop.goods", "id, name", "id") == [[2, "new"], [3, "old"]]
+
+
 @pytest.mark.parametrize("with_key", [False, True])
 def test_a_topic_that_gets_partitions_halts_where_offsets_order_the_changes_of_a_row(open_pipe: Open, with_key: bool) -> None:
     def changed(name: str, offset: int, partition: int) -> KafkaRecord:

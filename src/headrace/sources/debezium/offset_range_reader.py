@@ -128,8 +128,11 @@ class _RangeConsumer:
         # A caller that stops early leaves the consumer at an arbitrary offset.
         self._at = None
         gathering = MessageGatherer(min(BLOCK_ROWS, wanted.end - wanted.start))
+        start = wanted.start
         for _ in self._gathered(wanted, gathering):
-            yield Records(wanted.topic, wanted.partition, *gathering.columns())
+            records = Records(wanted.topic, wanted.partition, *gathering.columns(), start)
+            start = int(records.offset[-1].as_py()) + 1
+            yield records
 
     def _gathered(self, wanted: OffsetRange, gathering: MessageGatherer) -> Iterator[None]:
         """Stop when enough is gathered, or when the range is complete. Topics have holes, from compaction and aborted transactions."""
@@ -249,6 +252,7 @@ def _joined(one: Records, other: Records) -> Records:
         pa.concat_arrays([one.value, other.value]),
         pa.concat_arrays([one.timestamp, other.timestamp]),
         pa.concat_arrays(parts) if parts else None,
+        one.start,
     )
 
 
@@ -262,4 +266,5 @@ def _sliced(records: Records, start: int, end: int) -> Records:
         records.value.slice(start, rows),
         records.timestamp.slice(start, rows),
         None if records.headers is None else records.headers.slice(start, rows),
+        records.start if start == 0 else int(records.offset[start - 1].as_py()) + 1,
     )

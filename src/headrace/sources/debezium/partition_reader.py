@@ -56,6 +56,7 @@ from headrace.sources.debezium.events.source_marks import MarkKey, SourceMark
 from headrace.sources.debezium.formats.json_columns import ScannedRecords, TextColumn
 from headrace.sources.debezium.formats.json_events import JsonParser
 from headrace.sources.debezium.formats.json_records import group_records, names_program
+from headrace.sources.debezium.lone_tombstones import find_lone, placed_tombstones
 from headrace.sources.debezium.repeated_events import check_countable, repeated_records
 from headrace.sources.debezium.row_images import BeforeImages, RowImages, build_blocks, build_row_images, take_images
 from headrace.sources.debezium.types.column_mapping import with_numeric
@@ -231,7 +232,11 @@ class PartitionReader:
         else:
             deletes = self._options.shape is ChosenShape.FLAT
         if not deletes:
-            self._ignore("tombstone", len(gone))
+            can_delete = known is not None and known.order is not None and known.schema.row_key and not known.counts
+            lone = find_lone(self._records, gone) if can_delete else gone[:0]
+            self._ignore("tombstone", len(gone) - len(lone))
+            gone = lone
+        if not len(gone):
             return []
         if table is None:
             self._refused += [Rejection(int(row), "it is a tombstone of an unknown table", "map its topic to a table") for row in gone]
@@ -248,7 +253,7 @@ class PartitionReader:
     # -- events to images
 
     def _decode_events(self, decoded_events: Sequence[tuple[TableName, Events, EventParser]]) -> LogTail | None:
-        ready = []
+        ready: list[tuple[TableName, KnownTable | None, Events, EventParser]] = []
         for table, events, parser in decoded_events:
             known = self._known(table)
             if known is not None and known.order is None:
@@ -258,9 +263,13 @@ class PartitionReader:
                 if known.counts:
                     check_countable(table, known.order, parser, self._location)
             ready.append((table, known, events, parser))
-        epochs, tail = self._epochs(
-            [(known.order, events) for _, known, events, _ in ready if known is not None and known.order is not None]
-        )
+        ordered = [(known.order, events) for _, known, events, _ in ready if known is not None and known.order is not None]
+        ordered = [(order, events) for order, events in ordered if events.keys_only is None or order.tombstones]
+        epochs, tail = self._epochs(ordered)
+        others, before = [events for _, events in ordered], self._reader.tail_before(self._records)
+        for place, (table, known, events, parser) in enumerate(ready):
+            if known is not None and known.order is not None:
+                ready[place] = (table, known, placed_tombstones(events, others, known.order, before, epochs), parser)
         self._pass_marks([(known, events) for _, known, events, _ in ready if known is not None and known.counts], epochs)
         for table, known, events, parser in ready:
             # Also for unknown tables: their rows in other partitions are older.
@@ -378,7 +387,8 @@ class PartitionReader:
             return
         if len(changes) < len(rows):
             events, versions = take_events(events, changes), (versions[0][changes], versions[1][changes])
-        self._check_rising(order, events, versions)
+        if events.keys_only is None:
+            self._check_rising(order, events, versions)
         fresh = np.flatnonzero(~self._repeated[events.record])
         if not len(fresh):
             return

@@ -14,7 +14,7 @@ different rules. A record has the same version in every partition and batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -78,6 +78,10 @@ class LogTail(JsonRecord):
     """The epoch in which it was read."""
     position: int = 0
     """MySQL, MariaDB: the position of the last event in its file."""
+    row: int = 0
+    """MySQL, MariaDB: the row of the last event."""
+    lsn: int = 0
+    """PostgreSQL: the highest LSN of a change so far, without rows of snapshots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +234,7 @@ def assign_epochs(
         raise DefiniteError(f"the epoch is {epoch}, and was {tail.epoch} before", place=events.place, hint="an epoch can only be raised")
     turns, marks = _binlog_resets(events) if rule is VersionRule.BINLOG else _lsn_resets(events)
     epochs = np.empty(rows, dtype=np.uint64)
-    positions = _filled(events.source["pos"])
+    positions, lines = _filled(events.source["pos"]), _filled(events.source["row"])
     for turn, end, mark in zip(turns, [*turns[1:], rows], marks, strict=True):
         problem = _problem(tail, mark)
         if problem is not None and tail.epoch == epoch:
@@ -246,8 +250,13 @@ def assign_epochs(
             # One epoch per log, so that events have the same epoch whenever they are read.
             tail.epoch + 1 if is_new_log else tail.epoch,
             int(positions[end - 1]),
+            int(lines[end - 1]),
+            0 if is_new_log else tail.lsn,
         )
         epochs[turn:end] = tail.epoch
+    if rule is VersionRule.LSN:
+        changes = _filled(events.source["lsn"])[~events.snapshot & (epochs == np.uint64(tail.epoch))]
+        tail = replace(tail, lsn=int(changes.max(initial=tail.lsn)))
     return epochs, tail
 
 

@@ -29,6 +29,8 @@ class Records:
     """Time of creation or of append, by the topic's configuration, in microseconds since 1970."""
     headers: pa.ListArray | None = None
     """Lists of structs of `key` (text) and `value` (bytes); None if no record has any."""
+    start: int | None = None
+    """The offset from which they were read: a higher first offset shows that Kafka removed records. None: unknown."""
 
     @property
     def rows(self) -> int:
