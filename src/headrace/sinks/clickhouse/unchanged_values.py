@@ -3,7 +3,7 @@
 The value is taken from an earlier image of the same row: in the same block, or in the table, which has all earlier images (blocks of one
 row are written in order). Invariant: an image gets the value of the newest image with a lower version. If the table only has an image with
 a higher version, the batch is a replay: the filled value does not matter, because the higher version wins. A row without any image is an
-error.
+error, and so is a row that the block deletes before the image: the table's images from before the deletion have no value of the new row.
 """
 
 from __future__ import annotations
@@ -48,16 +48,17 @@ class UnchangedValueFiller:
         masks = {name: mask for name, mask in masks.items() if mask.any()}
         keys = [block.images.column(name) for name in schema.row_key]
         (codes,) = encode_keys([keys])
-        origins = {name: _origin_in_block(codes, mask, np.asarray(block.op)) for name, mask in masks.items()}
+        deletions = _deletions_before(codes, np.asarray(block.op))
+        origins = {name: _origin_in_block(codes, mask, deletions) for name, mask in masks.items()}
         wanted = np.flatnonzero(np.logical_or.reduce([origin < 0 for origin in origins.values()]))
-        stored = self._read_stored(block, wanted, tuple(masks)) if len(wanted) else None
+        stored = self._read_stored(block, wanted, tuple(masks), deletions) if len(wanted) else None
         images = block.images
         for name, origin in origins.items():
             at = images.schema.get_field_index(name)
             images = images.set_column(at, images.schema.field(at), self._fill_column(block, name, origin, wanted, stored, place))
         return replace(block, images=images)
 
-    def _read_stored(self, block: ChangeBlock, wanted: Indices, names: tuple[str, ...]) -> _Stored:
+    def _read_stored(self, block: ChangeBlock, wanted: Indices, names: tuple[str, ...], deletions: Indices) -> _Stored:
         """Read the table's images of the wanted rows, and find the image that has each row's value."""
         schema, reader = block.schema, ClickHouseReader(self.scope)
         keys = pa.table([block.images.column(name).take(wanted) for name in schema.row_key], names=list(schema.row_key))
@@ -69,7 +70,9 @@ class UnchangedValueFiller:
         versions = np.concatenate([np.asarray(one[1]) for one in found])
         live = np.concatenate([one[2].to_numpy(zero_copy_only=False) for one in found])
         requested, there = encode_keys([[keys.column(name) for name in schema.row_key], [images.column(name) for name in schema.row_key]])
-        return images, _newest_before(requested, np.asarray(block.version)[wanted], there, versions, live)
+        own, deleted = np.asarray(block.version), deletions[wanted]
+        since = np.where((deleted >= 0) & (own[deleted] < own[wanted]), own[deleted], np.uint64(0))
+        return images, _newest_before(requested, own[wanted], since, there, versions, live)
 
     def _fill_column(self, block: ChangeBlock, name: str, origin: Indices, wanted: Indices, stored: _Stored | None, place: str) -> Any:
         """Return the column's values, each from the block or from the table."""
@@ -95,26 +98,46 @@ class UnchangedValueFiller:
         return both.take(np.where(from_table, lookup + len(values), origin)).combine_chunks()
 
 
-def _origin_in_block(codes: Indices, mask: npt.NDArray[np.bool_], op: npt.NDArray[np.uint8]) -> Indices:
-    """For each image, return the index of the block's image that has its value: itself, or the last earlier one of the same row; -1 if
-    none."""
-    rows = np.arange(len(codes))
+def _by_row(codes: Indices) -> tuple[Indices, Indices]:
+    """Return the order that sorts images by row, and for each place in it the place of the row's first image."""
     order = np.argsort(codes, kind="stable")
     sorted_codes = codes[order]
-    begins = np.maximum.accumulate(np.where(np.concatenate(([True], sorted_codes[1:] != sorted_codes[:-1])), rows, 0))
-    last = np.maximum.accumulate(np.where(mask[order], -1, rows))
-    found = np.where(last >= begins, order[np.maximum(last, 0)], -1)
-    # A deleted row has no value to retain.
-    found = np.where((found >= 0) & (op[np.maximum(found, 0)] == Op.DELETE) & mask[order], -1, found)
+    begins = np.concatenate(([True], sorted_codes[1:] != sorted_codes[:-1]))
+    return order, np.maximum.accumulate(np.where(begins, np.arange(len(codes)), 0))
+
+
+def _deletions_before(codes: Indices, op: npt.NDArray[np.uint8]) -> Indices:
+    """For each image, return the index of the last deletion of the same row before it in the block; -1 if there is none."""
+    order, begins = _by_row(codes)
+    last = np.maximum.accumulate(np.where(op[order] == Op.DELETE, np.arange(len(codes)), -1))
+    before = np.concatenate(([-1], last[:-1]))
+    found = np.empty(len(codes), dtype=np.int64)
+    found[order] = np.where(before >= begins, order[np.maximum(before, 0)], -1)
+    return found
+
+
+def _origin_in_block(codes: Indices, mask: npt.NDArray[np.bool_], deletions: Indices) -> Indices:
+    """For each image, return the index of the block's image that has its value: itself, or the last earlier one of the same row since its
+    last deletion; -1 if there is none."""
+    order, begins = _by_row(codes)
+    last = np.maximum.accumulate(np.where(mask[order], -1, np.arange(len(codes))))
     origins = np.empty(len(codes), dtype=np.int64)
-    origins[order] = found
-    return origins
+    origins[order] = np.where(last >= begins, order[np.maximum(last, 0)], -1)
+    # A deleted row has no value to retain.
+    return np.where(mask & (origins <= deletions), -1, origins)
 
 
 def _newest_before(
-    requested: Indices, versions: npt.NDArray[np.uint64], there: Indices, stored: npt.NDArray[np.uint64], live: npt.NDArray[np.bool_]
+    requested: Indices,
+    versions: npt.NDArray[np.uint64],
+    since: npt.NDArray[np.uint64],
+    there: Indices,
+    stored: npt.NDArray[np.uint64],
+    live: npt.NDArray[np.bool_],
 ) -> Indices:
-    """For each wanted row, return the stored image that has its value (see the module's invariant); -1 if there is none."""
+    """For each wanted row, return the stored image that has its value (see the module's invariant); -1 if there is none.
+
+    `since`: the version of the block's deletion of the row before the wanted image; 0 if there is none."""
     count = len(there)
     codes, both = np.concatenate([there, requested]), np.concatenate([stored, versions])
     is_asked = np.concatenate([np.zeros(count, dtype=np.int8), np.ones(len(requested), dtype=np.int8)])
@@ -126,7 +149,8 @@ def _newest_before(
     has_before = (before >= 0) & (groups[np.maximum(before, 0)] == groups)
     has_after = (after < len(order)) & (groups[np.minimum(after, len(order) - 1)] == groups)
     earlier, later = images[np.maximum(before, 0)], images[np.minimum(after, len(order) - 1)]
-    usable = has_before & (live[np.maximum(earlier, 0)] if count else False)
+    lowest = np.concatenate([np.zeros(count, dtype=np.uint64), since])[order]
+    usable = has_before & (live[np.maximum(earlier, 0)] & (stored[np.maximum(earlier, 0)] >= lowest) if count else False)
     chosen = np.where(usable, earlier, np.where(has_after, later, -1))
     places = np.empty(len(codes), dtype=np.int64)
     places[order] = chosen
