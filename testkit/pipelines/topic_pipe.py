@@ -87,7 +87,8 @@ class LocalTopicPipe:
             self._pipe._read_sink_record(self._directory, KafkaPosition.from_json, state.tables, can_resync=False)
         batches = self._pipe._batches(self._directory, state)
         if self._schema_records is not None:
-            batches.evolution.descriptions.in_topic = lambda: list(self._schema_records or ())
+            batches.evolution.descriptions.in_topic = batches.changes.records = lambda: list(self._schema_records or ())
+            batches.changes.end = lambda: len(self._schema_records or ())
         batches.identify = lambda names: dict.fromkeys(names, "made here")
         batches.compacted = lambda _: self._compacted
         batches.evolution.finish()

@@ -22,7 +22,7 @@ from headrace.kafka.address import KafkaAddress, parse_kafka_url
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.debezium.kafka_cluster import ClusterTopics, query_topics
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.pipes.debezium.type_lookup import TypeLookup, read_topic
+from headrace.pipes.debezium.type_lookup import TypeLookup, read_topic, topic_end
 from headrace.settings.settings_file import parse_settings
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.debezium.events.options import DebeziumOptions, SecondSnapshot, TableNaming, UnavailablePolicy, VersionSource
@@ -232,6 +232,10 @@ def test_the_topic_of_schema_changes_is_read_at_once_and_once(broker: PrivateBro
     begun = time.monotonic()
     assert read_topic(KafkaAddress(broker.servers), topic) == [b"0", b"1", b"2"]
     assert time.monotonic() - begun < 10
+    end, missing = topic_end(KafkaAddress(broker.servers), topic), topic_end(KafkaAddress(broker.servers), f"{topic}_missing")
+    assert (end(), missing()) == (3, 0)
+    broker.produce(topic, [{"key": None, "value": b"3", "headers": []}])
+    assert end() == 4
     asked: list[bytes] = []
 
     def records() -> list[bytes]:

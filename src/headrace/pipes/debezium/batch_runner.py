@@ -28,6 +28,7 @@ from headrace.pipes.debezium.counted_tables import (
     counted_partitions,
     with_ends,
 )
+from headrace.pipes.debezium.definition_changes import DefinitionChanges, Periods
 from headrace.pipes.debezium.kafka_cluster import ClusterTopics, TopicBacklog, check_ids
 from headrace.pipes.debezium.pipe_notes import DebeziumPipeNotes
 from headrace.pipes.debezium.position import KafkaPosition
@@ -88,6 +89,7 @@ class RecordBatchRunner:
     """Returns the ids of topics: a topic that was deleted and created again has another id."""
     compacted: Callable[[Iterable[str]], frozenset[str]]
     """Returns the topics from which Kafka removes older records of a key."""
+    changes: DefinitionChanges
     reached: KafkaPosition = field(init=False)
     done: int = 0
     """Number of batches of this run."""
@@ -261,12 +263,15 @@ class RecordBatchRunner:
         written = [plan.schema for plan in transform_plans.values()]
         needs = retrying(lambda: self.context.targets.requirements(written))
         counted = self._counted_topics(number, ranges, partitions)
+        if transform_plans:
+            self.changes.follow()
         known = {
             name: KnownTable(
                 self.context.state.tables[name].schema,
                 plan.inputs_of(needs[name].key_columns),
                 self.notes.orders.get(name),
                 name in counted.tables,
+                self._periods(name),
             )
             for name, plan in transform_plans.items()
         }
@@ -293,6 +298,11 @@ class RecordBatchRunner:
         sink = self.context.targets.sink.with_tables(written).for_records(self._writers(counted, partitions))
         sink = sink.for_replay() if self._may_be_written else sink
         return RecordTask(reader, sink, retry, carried, keeper, left_out, news, fetched, transformer, counted)
+
+    def _periods(self, name: TableName) -> Periods:
+        table = self.context.state.tables[name]
+        topics = {*self.notes.filled.get(name, ()), str(table.captured_at["topic"])}
+        return self.changes.periods(table.schema, topics, functools.partial(self.context.schemas.read, table.schema, table.hidden))
 
     def _counted_topics(self, number: int, ranges: Sequence[OffsetRange], partitions: Mapping[str, int]) -> CountedTopics:
         tables = self._counted_tables()

@@ -17,12 +17,13 @@ from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.debezium.bad_records import check_choice, is_record
 from headrace.pipes.debezium.batch_runner import RecordBatchRunner
+from headrace.pipes.debezium.definition_changes import DefinitionChanges
 from headrace.pipes.debezium.kafka_cluster import ClusterTopics, check_offsets, compacted_topics, query_topics, topic_ids
 from headrace.pipes.debezium.pipe_notes import DebeziumPipeNotes
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.schema_evolution import ClickHouseTables, SchemaEvolution, check_policy
 from headrace.pipes.debezium.topic_settings import TopicSettings, check_chosen, is_named
-from headrace.pipes.debezium.type_lookup import TypeLookup, read_topic
+from headrace.pipes.debezium.type_lookup import TypeLookup, read_topic, topic_end
 from headrace.pipes.lifecycle.base import ChangeBlockPipe
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
@@ -38,7 +39,7 @@ from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.registry import is_same_sink
 from headrace.sources.debezium.events.event_versions import VersionRule
-from headrace.sources.debezium.events.options import FIXED
+from headrace.sources.debezium.events.options import FIXED, DebeziumOptions
 from headrace.sources.debezium.offset_range_reader import KafkaUnavailable, Subscription
 from headrace.spark.connector import kafka_settings
 from headrace.stage_report import enter_stage
@@ -192,7 +193,10 @@ class DebeziumPipe(ChangeBlockPipe):
         def in_sink(names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
             return self._sink.infer_schemas(name for name in names if settings.transforms.of(name).is_empty)
 
-        descriptions = TypeLookup(in_sink, in_topic)
+        defaults, choices = DebeziumOptions(), self._topics.choices
+        given = settings.choices.get("debezium", {})
+        unset = {name for name in ("times", "decimals") if name not in given and getattr(choices, name) == getattr(defaults, name)}
+        descriptions = TypeLookup(in_sink, in_topic, unset)
         orders = {name: order.rule for name, order in notes.orders.items()}
         # PostgreSQL has no unsigned integers.
         descriptions.check_known(table.schema for name, table in state.tables.items() if orders.get(name) is not VersionRule.LSN)
@@ -200,7 +204,9 @@ class DebeziumPipe(ChangeBlockPipe):
         evolution = SchemaEvolution(context, descriptions)
         reporter = ProgressReporter(self._targets, settings.pipe_name, str(self._address), tuple, directory.seal)
         identify, compacted = functools.partial(topic_ids, self._address), functools.partial(compacted_topics, self._address)
-        return RecordBatchRunner(context, self._address, self._topics, notes, evolution, reporter, identify, compacted)
+        end = topic_end(self._address, topic) if topic else lambda: 0
+        changes = DefinitionChanges(self._topics.choices, in_topic or list, end)
+        return RecordBatchRunner(context, self._address, self._topics, notes, evolution, reporter, identify, compacted, changes)
 
     def _follow(self, session: RuntimeSession, directory: StateDirectory, batches: RecordBatchRunner, ended: Callable[[], bool]) -> None:
         failures = 0

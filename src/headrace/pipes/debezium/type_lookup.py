@@ -10,6 +10,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -18,18 +19,22 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import KafkaAddress
-from headrace.model.schema import Kind, TableName, TableSchema
+from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.debezium.kafka_cluster import kafka_errors, quiet_settings
 from headrace.retry import retrying
 from headrace.sources.debezium.events.records import DetectedSchema
 from headrace.sources.debezium.schema_history_topic import apply_definitions, read_record
 from headrace.sources.debezium.types.column_mapping import is_guessed, may_be_unsigned
+from headrace.sources.debezium.types.definition_periods import source_name
 
 log = logging.getLogger("headrace")
 
 _TIMEOUT_S: Final = 30.0
 _PATIENCE_S: Final = 0.5
 _MOST_MESSAGES: Final = 1000
+_MILLIS_DIGITS: Final = 3
+_MODES: Final = {"times": "time.precision.mode", "decimals": "decimal.handling.mode"}
+"""Settings of Headrace and the connector's settings that they repeat."""
 _MOST_NAMED: Final = 10
 """The maximum number of columns that a warning names."""
 
@@ -42,6 +47,8 @@ class TypeLookup:
     """Returns the schemas of existing target tables."""
     in_topic: Callable[[], list[bytes]] | None = None
     """Returns all records of the schema history topic, if there is one."""
+    unset: AbstractSet[str] = frozenset()
+    """Those of `debezium.times` and `debezium.decimals` that the user has not set: a target alone does not show what values mean."""
     _warned: set[TableName] = field(default_factory=set)
     _doubted: set[TableName] = field(default_factory=set)
     """Tables that a warning about possibly unsigned columns has named."""
@@ -117,19 +124,42 @@ class TypeLookup:
                 )
             return replace(found, certain=False)
         described = {column.name: column for column in known.columns}
+        if self._in_topic(found, tables) is None:
+            _check_forms(found, described, self.unset)
         columns = (described.get(column.name, column) if is_guessed(column) else column for column in sent.columns)
         keyed = frozenset(sent.primary_key)
         whole = tuple(replace(column, nullable=False) if column.name in keyed else column for column in columns)
         return replace(found, schema=replace(sent, columns=whole), certain=self._in_topic(found, tables) is not None)
 
     def _in_topic(self, found: DetectedSchema, tables: Callable[[], Mapping[TableName, TableSchema]]) -> TableSchema | None:
-        name, parts = found.schema.name, found.topic.split(".")
-        source = TableName(parts[-2], parts[-1]) if len(parts) > 1 else name
-        return tables().get(name) or tables().get(source)
+        name = found.schema.name
+        return tables().get(name) or tables().get(source_name(name, found.topic))
 
     def _of_topic(self) -> dict[TableName, TableSchema]:
         records = [] if self.in_topic is None else self.in_topic()
         return apply_definitions((one for value in records for one in read_record(value)), {})
+
+
+def _check_forms(found: DetectedSchema, described: Mapping[str, Column], unset: AbstractSet[str]) -> None:
+    """Refuse values whose meaning depends on the source's definition, which a target column does not show."""
+    for sent in filter(is_guessed, found.schema.columns):
+        column, doubt = described.get(sent.name), ""
+        if column is None:
+            continue
+        if sent.kind is Kind.INT64 and column.kind is Kind.DATETIME and column.precision > _MILLIS_DIGITS:
+            setting, confirmed = "times", "as many fractional digits as"
+            doubt = "whether numbers are milliseconds (DATETIME to DATETIME(3)) or microseconds (DATETIME(4) to DATETIME(6))"
+        elif sent.kind is Kind.STRING and column.kind is Kind.DECIMAL:
+            setting, confirmed, doubt = "decimals", "the same scale as", "how many digits of a DECIMAL are after the point"
+        if doubt and setting in unset:
+            mode = _MODES[setting]
+            raise DefiniteError(
+                f"column {column.name} of the target of {found.schema.name} is {column.source_type}, and the events carry no schema: they "
+                f"do not show {doubt}",
+                place=f"{found.place}, column {column.name}",
+                hint="let events carry their schemas (value.converter.schemas.enable=true); or give debezium.schema_topic; or set "
+                f"debezium.{setting} to the connector's {mode}, which confirms that the target's column has {confirmed} the source's",
+            )
 
 
 def read_topic(address: KafkaAddress, topic: str) -> list[bytes]:
@@ -176,3 +206,18 @@ def _read_partition(consumer: Consumer, place: TopicPartition) -> list[bytes]:
         elif time.monotonic() > deadline:
             raise TransientError(f"the topic {place.topic} gives no records", place=f"{place.topic}[{place.partition}]")
     return found
+
+
+def topic_end(address: KafkaAddress, topic: str) -> Callable[[], int]:
+    """Return a query for how many offsets a topic has; 0 if there is no such topic."""
+    clients: list[Consumer] = []
+
+    def query() -> int:
+        with kafka_errors(address):
+            if not clients:
+                clients.append(Consumer({**quiet_settings(address), "group.id": "headrace-looking", "enable.auto.commit": False}))
+            listed = clients[0].list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
+            places = [TopicPartition(topic, partition) for partition in listed.partitions or ()]
+            return sum(clients[0].get_watermark_offsets(place, timeout=_TIMEOUT_S)[1] for place in places)
+
+    return lambda: retrying(query)

@@ -60,6 +60,7 @@ from headrace.sources.debezium.lone_tombstones import find_lone, placed_tombston
 from headrace.sources.debezium.repeated_events import check_countable, repeated_records
 from headrace.sources.debezium.row_images import BeforeImages, RowImages, build_blocks, build_row_images, take_images
 from headrace.sources.debezium.types.column_mapping import with_numeric
+from headrace.sources.debezium.types.definition_periods import check_periods, periods_of_topic
 from headrace.sources.debezium.types.inferred_fields import completed_schema, described_schema, expected_fields
 from headrace.sources.debezium.types.schema_widening import can_hold
 
@@ -388,6 +389,8 @@ class PartitionReader:
         if len(changes) < len(rows):
             events, versions = take_events(events, changes), (versions[0][changes], versions[1][changes])
         if events.keys_only is None:
+            periods = periods_of_topic(known.periods, schema.name, records.topic)
+            check_periods(periods, events, self._expected.get(schema.name), self._options.epoch, records.place)
             self._check_rising(order, events, versions)
         fresh = np.flatnonzero(~self._repeated[events.record])
         if not len(fresh):

@@ -50,6 +50,8 @@ class TableDefinition:
     previous: TableName | None = None
     """The former name, if it was renamed."""
     ddl: str = ""
+    position: tuple[str, int, int] = ("", 0, 0)
+    """Log file, position in it, and the server's id (0: a snapshot's definition)."""
 
 
 def read_record(value: bytes) -> tuple[TableDefinition, ...]:
@@ -67,8 +69,14 @@ def read_change(message: Any) -> tuple[TableDefinition, ...]:
     changes = message.get("tableChanges") if isinstance(message, dict) else None
     if not isinstance(changes, list):
         raise DefiniteError("a record of the topic of schema changes describes no tables", hint=_HINT)
-    connector = str((message.get("source") or {}).get("connector", ""))
-    return tuple(_definition(change, connector, str(message.get("ddl") or "")) for change in changes)
+    source = message.get("source") or {}
+    connector = str(source.get("connector", ""))
+    try:
+        position = str(source.get("file") or ""), int(source.get("pos") or 0), int(source.get("server_id") or 0)
+    except (TypeError, ValueError) as error:
+        raise DefiniteError(f"a record of the topic of schema changes cannot be read: {error!r}", hint=_HINT) from error
+    found = (_definition(change, connector, str(message.get("ddl") or "")) for change in changes)
+    return tuple(replace(one, position=position) for one in found)
 
 
 def apply_definitions(definitions: Iterable[TableDefinition], tables: Mapping[TableName, TableSchema]) -> dict[TableName, TableSchema]:

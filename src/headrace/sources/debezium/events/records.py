@@ -127,6 +127,19 @@ class DecodedRecords:
 
 
 @dataclass(frozen=True, slots=True)
+class DefinitionPeriod:
+    """The time in which a table has one definition. It ends at the position of the next one."""
+
+    file: str
+    pos: int
+    server_id: int
+    """0 if the definition is of a snapshot."""
+    misread: frozenset[str]
+    """The columns whose values in this time have another meaning than the known one."""
+    ddl: str
+
+
+@dataclass(frozen=True, slots=True)
 class KnownTable:
     """A table as the sink has it."""
 
@@ -138,6 +151,8 @@ class KnownTable:
     """The versioning rule; None until the first record fixes it (`DecodedRecords.orders`)."""
     counts: bool = False
     """Whether the target counts rows, so that events that come again are dropped (`events.source_marks`)."""
+    periods: Mapping[TableName, tuple[DefinitionPeriod, ...]] = field(default_factory=dict)
+    """By the table's name in the source: its definitions, if some give events without a schema another meaning than the schema does."""
 
 
 @dataclass(frozen=True, slots=True)
