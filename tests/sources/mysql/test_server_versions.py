@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from clickhouse_connect.driver.client import Client
+from pymysql.err import IntegrityError
 
 from headrace import cli
 from headrace.demo import run
@@ -39,6 +40,7 @@ from headrace.sources.preflight import Level
 from testkit.generators.server_types import ROWS, TYPES, literals
 from testkit.oracles.binlogs import Logbook, Row, images_of, kinds_of, open_logbook
 from testkit.oracles.both_ends import source_rows
+from testkit.oracles.ddl import Follower
 from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.local_pipeline import without_spark
 from testkit.servers.servers import FLAVOURS, NEWER_MARIADB, find_program
@@ -184,6 +186,24 @@ def test_altered_tables(book: Logbook, runs: Runs) -> None:
     )
     assert runs.check("moved") == 3
     assert runs.check("made") == 1
+
+
+def test_a_statement_whose_session_maps_character_sets_to_collations(book: Logbook, runs: Runs) -> None:
+    """Since 11.2 the server logs the mapping before the session's character sets and the phase of an ALTER."""
+    book.run("CREATE TABLE t (id INT PRIMARY KEY, a INT)", "INSERT INTO t VALUES (1, 1), (2, 1)")
+    runs()
+    follower = Follower(book, (book.database,))
+    with book.server.root_connection(book.database, charset="latin1") as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION character_set_collations = 'utf8mb4=utf8mb4_general_ci,utf8mb3=utf8mb3_bin'")
+        cursor.execute("ALTER TABLE t ADD c VARCHAR(9) CHARACTER SET utf8mb4 NOT NULL DEFAULT 'Zürich'")
+        assert runs.check("t") == 2
+        cursor.execute("SET SESSION binlog_alter_two_phase = 1")
+        with pytest.raises(IntegrityError):
+            cursor.execute("ALTER TABLE t MODIFY c VARCHAR(6) CHARACTER SET utf8mb4, ADD UNIQUE (a)")
+    book.run("INSERT INTO t VALUES (3, 3, 'more text')")
+    assert runs.check("t") == 3
+    assert [answer.outcome.name for answer in follower.catch_up()] == ["CHANGED", "NOTHING", "NOTHING"]
+    assert follower.differences() == []
 
 
 def test_defaults_of_binary_strings_are_described_as_on_other_servers(book: Logbook) -> None:

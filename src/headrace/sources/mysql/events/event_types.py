@@ -87,7 +87,9 @@ UNSUPPORTED: Final = {
 _FLAGS, _SQL_MODE, _CATALOG_OLD, _AUTO_INCREMENT, _CHARSET, _TIME_ZONE, _CATALOG, _LC_TIME = range(8)
 _CHARSET_DATABASE, _TABLE_MAP_FOR_UPDATE, _DATA_WRITTEN, _INVOKER, _UPDATED_DATABASES, _MICROSECONDS = range(8, 14)
 _EXPLICIT_TIMESTAMPS, _XID_LOGGED, _UTF8MB4_COLLATION, _REQUIRE_KEY, _ENCRYPTION = range(16, 21)
-_MARIADB_NOW, _MARIADB_XID, _MARIADB_GTID_FLAGS = range(128, 131)
+_MARIADB_NOW, _MARIADB_XID, _MARIADB_GTID_FLAGS, _MARIADB_COLLATIONS = range(128, 132)
+_UNORDERED_VARIABLES: Final = frozenset({14, 15, *range(128, 256)})
+"""Known variables may follow these numbers. MySQL writes its own variables, which are below 128, in ascending order; MariaDB does not."""
 
 _FIXED_SIZES: Final = {
     **dict.fromkeys((_EXPLICIT_TIMESTAMPS, _REQUIRE_KEY, _ENCRYPTION), 1),
@@ -120,9 +122,9 @@ class Session(JsonRecord):
     """MariaDB logs a long ALTER twice: at its start, and when it is committed or rolled back. Only a committed one has an effect."""
 
 
-def parse_session(status: bytes) -> Session:
-    """Parse a QUERY event's status variables. Variables after an unknown one cannot be parsed, as in the servers themselves."""
-    values = _variables(status)
+def parse_session(status: bytes, place: str) -> Session:
+    """Parse a QUERY event's status variables. Those after an unknown one cannot be parsed: an error if known ones may be among them."""
+    values = _variables(status, place)
     flags = int.from_bytes(values.get(_FLAGS, b""), "little")
     explicit = values.get(_EXPLICIT_TIMESTAMPS)
     if explicit is None and _FLAGS in values and not {_UTF8MB4_COLLATION, _XID_LOGGED} & values.keys():
@@ -160,14 +162,22 @@ def _charset(collation: int) -> str:
         return ""
 
 
-def _variables(status: bytes) -> dict[int, bytes]:
+def _variables(status: bytes, place: str) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     at = 0
     while at < len(status):
         number, at = status[at], at + 1
         size = _size(number, status, at)
-        if size is None or at + size > len(status):
+        if size is None and number in _UNORDERED_VARIABLES:
+            raise DefiniteError(
+                f"cannot read variable {number} of a QUERY event, nor those after it",
+                place=place,
+                hint="this version of Headrace does not know the variable; please report it with the server's version",
+            )
+        if size is None:
             break
+        if at + size > len(status):
+            raise truncated("QUERY", place)
         found[number] = status[at : at + size]
         at += size
     return found
@@ -189,6 +199,8 @@ def _size(number: int, status: bytes, at: int) -> int | None:
         return 1 if first == _TOO_MANY_DATABASES else _names_size(status, at + 1, first) + 1
     if number == _MARIADB_GTID_FLAGS:
         return 9 if first & (_COMMIT_ALTER | _ROLLBACK_ALTER) else 1
+    if number == _MARIADB_COLLATIONS:
+        return 1 + 4 * first
     return None
 
 
@@ -226,7 +238,7 @@ def parse_query(body: bytes, place: str) -> Query:
     if start + database_size + 1 > len(body):
         raise truncated("QUERY", place)
     database = body[start : start + database_size].decode("utf8", "surrogateescape")
-    session = parse_session(body[13:start])
+    session = parse_session(body[13:start], place)
     error_code = struct.unpack_from("<H", body, 9)[0]
     return Query(database, decode_statement(body[start + database_size + 1 :], session), session, error_code)
 
