@@ -245,7 +245,6 @@ def test_nothing() -> None:
         "DROP TABLE aside",
         "CREATE TABLE other.t (a INT)",
         "GRANT ALL ON t TO me",
-        "INSERT INTO aside VALUES (1)",
         "FROB aside",
     ):
         assert follow(one, statement, 200).outcome is OutcomeKind.NOTHING
@@ -307,6 +306,40 @@ def test_what_cannot_be_passed_over_is_an_error_that_names_the_statement() -> No
                 followed.check()
             assert error.value.place == "binlog.000001:200"
     follow(history(), "TRUNCATE t", 200).check()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO seen VALUES (1)",
+        "INSERT INTO `aside` VALUES (1)",
+        "SELECT `shop`.`f`(1)",
+        "DO f(1)",
+        "WITH x AS (SELECT 1) UPDATE seen SET a = 1",
+        "SET STATEMENT max_statement_time = 1 FOR DELETE FROM seen",
+    ],
+)
+def test_a_row_change_that_names_no_selected_table_may_reach_one(statement: str) -> None:
+    followed = follow(history(), statement, 200)
+    assert (followed.outcome, followed.mentioned) == (OutcomeKind.DML, {name("t"), name("u")})
+    with pytest.raises(DefiniteError, match=r"rows of shop\.t, shop\.u was .* \(it names none of them, but a view") as error:
+        followed.check()
+    assert statement in error.value.message
+    assert "headrace resync" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("statement", "database"),
+    [
+        ("INSERT INTO seen VALUES (1)", "other"),
+        ("INSERT INTO mysql.rds_heartbeat2(id, value) values (1,2) ON DUPLICATE KEY UPDATE value = 2", "mysql"),
+        ("SELECT `other`.`f`(1)", ""),
+        # Old servers, for a MEMORY table after a restart.
+        ("DELETE FROM `shop`.`aside`", "shop"),
+    ],
+)
+def test_a_row_change_of_another_database_is_passed_over(statement: str, database: str) -> None:
+    assert follow(history(), statement, 200, database=database).outcome is OutcomeKind.NOTHING
 
 
 def test_definitions_without_text_are_captured_again() -> None:

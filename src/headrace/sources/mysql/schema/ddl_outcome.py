@@ -18,6 +18,8 @@ from headrace.sources.mysql.server.position import BinlogPosition
 
 TablePredicate = Callable[[TableName], bool]
 
+_SHOWN: Final = 5
+
 
 class OutcomeKind(Enum):
     """What a statement means for the selected tables; the most severe kind if there are several."""
@@ -57,20 +59,24 @@ class DdlOutcome:
     recapture: frozenset[TableName] = frozenset()
     """Selected tables whose definition cannot be known from the text alone."""
     mentioned: frozenset[TableName] = frozenset()
-    """Selected tables that DML, or a statement that is not understood, may have touched."""
+    """Selected tables that DML, or a statement that is not understood, may have touched. DML that names none may have changed those of its
+    databases through a view, a function or a trigger.
+    """
     why: str = ""
     """For the user: why the kind is DML, UNKNOWN or RECAPTURE."""
 
     @property
     def _named(self) -> str:
-        return ", ".join(str(name) for name in sorted(self.mentioned))
+        names = [str(name) for name in sorted(self.mentioned)]
+        return ", ".join(names[:_SHOWN]) + (f" or {len(names) - _SHOWN} others" if len(names) > _SHOWN else "")
 
     def check(self) -> None:
         if self.outcome is OutcomeKind.DML:
             raise DefiniteError(
-                f"a change of rows of {self._named} was logged as a statement: {self.query.statement}",
+                f"a change of rows of {self._named} was logged as a statement: {self.query.statement}{self.why and f' ({self.why})'}",
                 place=str(self.position),
-                hint="SET GLOBAL binlog_format = ROW on the source, for its sessions too; then headrace resync the tables it changed",
+                hint="SET GLOBAL binlog_format = ROW on the source, for its sessions too; then headrace resync the tables it changed,"
+                " also through views, functions and triggers",
             )
         if self.outcome is OutcomeKind.UNKNOWN:
             raise DefiniteError(
@@ -92,11 +98,17 @@ def assess(
     """Return a statement's outcome for the wanted tables; `known` is the catalog before it."""
     if meaning.rows or meaning.unknown:
         # If the statement creates an unknown table, its first row event will be an error.
-        mentioned = frozenset(name for name in _mentioned(query, folds_case=folds_case) if wanted(name) and name in known.tables)
+        names = set(_mentioned(query, folds_case=folds_case))
+        mentioned = frozenset(name for name in names if wanted(name) and name in known.tables)
+        why = meaning.why
+        if meaning.rows and not mentioned and not _is_of_restart(query, known):
+            databases = {query.database.lower() if folds_case else query.database, *(name.database for name in names)}
+            mentioned = frozenset(name for name in known.tables if name.database in databases and wanted(name))
+            why = "it names none of them, but a view, a function or a trigger may change them"
         if not mentioned:
             return DdlOutcome(query, position)
         outcome = OutcomeKind.DML if meaning.rows else OutcomeKind.UNKNOWN
-        return DdlOutcome(query, position, outcome, mentioned=mentioned, why=meaning.why)
+        return DdlOutcome(query, position, outcome, mentioned=mentioned, why=why)
     outcomes = _TableOutcomes(known, wanted)
     for change in meaning.changes:
         outcomes.take(change)
@@ -175,6 +187,15 @@ class _TableOutcomes:
             for new, old in self._source.items()
             if old is not None and new != old and self._wanted(new) and not self._wanted(old) and new not in self.gone
         }
+
+
+_RESTART: Final = re.compile(r"DELETE FROM `((?:[^`]|``)+)`\.`((?:[^`]|``)+)`")
+
+
+def _is_of_restart(query: Query, known: SchemaCatalog) -> bool:
+    """Whether old servers write the statement for a MEMORY table, which is empty after a restart, for any binlog_format."""
+    found = _RESTART.fullmatch(query.statement)
+    return found is not None and TableName(*(part.replace("``", "`") for part in found.groups())) in known.tables
 
 
 _WORD: Final = re.compile(r"`((?:[^`]|``)*)`|\"((?:[^\"]|\"\")*)\"|([\w$\u0080-\U0010ffff]+)|(\.)|([^\s])")
