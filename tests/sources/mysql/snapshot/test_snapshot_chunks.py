@@ -163,6 +163,19 @@ def test_planning_does_not_scan(server: PrivateServer, numbers: str) -> None:
     assert cost < 3_000
 
 
+@pytest.mark.parametrize("name", ["words", "words by bytes", "words in general", "latin", "utf16", "uuid text"])
+def test_the_index_serves_each_chunk_of_texts(server: PrivateServer, numbers: str, name: str) -> None:
+    schema = make_table(server, f"ranges {name}", SHAPES[name], "PRIMARY KEY (a)", f"SELECT {SHAPES[name].values} FROM numbers")
+    address = parse_mysql_url(server.url(numbers))
+    connection = connect(address)
+    explain = "EXPLAIN" if server.flavour == "mariadb" else "EXPLAIN FORMAT=TRADITIONAL"
+    chunks = plan_chunks(connection, address, schema, CHUNK)
+    plans = [query(connection, address, f"{explain} SELECT * FROM `chunks`.`{schema.name.table}` WHERE {one.where}")[0] for one in chunks]
+    connection.close()
+    assert len(plans) > 10
+    assert {tuple(plan)[3 if server.flavour == "mariadb" else 4] for plan in plans} == {"range"}
+
+
 def reads(connection: object, address: object) -> int:
     rows = query(connection, address, "SHOW SESSION STATUS LIKE 'Handler_read%'")  # type: ignore[arg-type]
     return sum(int(value) for _, value in rows)

@@ -5,7 +5,8 @@ neighbours are joined. Each split costs two index look-ups. Each estimate is the
 both ends of a range. So the cost depends on the number of chunks, not of rows.
 
 For any estimates, the conditions are total and disjoint under the server's own comparison: a chunk is `key > bound AND key <= next bound`,
-the first and last are open, and bounds are keys read from the table, which compare equal to themselves.
+the first and last are open, and bounds are keys read from the table, which compare equal to themselves. Texts compare by the collation that
+their column had when the chunks were planned. A chunk is an error if the column has got another character set.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ class ChunkBounds:
         """The SQL condition of each chunk (empty for a whole table), and its estimated number of rows."""
         lower = ["", *(compare_key(self.columns, bound, ">", ">") for bound in self.bounds)]
         upper = [*(compare_key(self.columns, bound, "<", "<=") for bound in self.bounds), ""]
+        guards = [column.guard for column in self.columns if self.bounds]
         sides = zip(lower, upper, strict=True)
-        return [(" AND ".join(filter(None, pair)), max(size, 1)) for pair, size in zip(sides, self.sizes, strict=True)]
+        return [(" AND ".join(filter(None, (*pair, *guards))), max(size, 1)) for pair, size in zip(sides, self.sizes, strict=True)]
 
 
 def plan_bounds(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, rows: int, chunk_rows: int) -> ChunkBounds:
@@ -61,6 +63,9 @@ def plan_bounds(connection: Connection[Any], address: MySQLAddress, schema: Tabl
     if index is None:
         return whole
     parts = _Splitter(connection, address, schema, index).parts(rows, chunk_rows)
+    if find_index(connection, address, schema) != index:
+        # A statement changed the order of the keys meanwhile: the bounds may not be in one order.
+        return whole
     return _join(index.columns, parts, chunk_rows) if parts else whole
 
 

@@ -49,6 +49,11 @@ class KeyColumn:
     def literal(self, value: Any) -> str:
         return f"'{value}'"
 
+    @property
+    def guard(self) -> str:
+        """A condition that every row satisfies, and that is an error if the literals no longer compare as planned; empty if they do."""
+        return ""
+
     def guesses(self, low: Any, high: Any) -> list[str]:
         """Return literals that may split the values above `low` up to `high`, the best first."""
         raise NotImplementedError
@@ -63,7 +68,7 @@ def key_column(name: str, kind: Kind, charset: str, collation: str) -> KeyColumn
         case ValueForm.BYTES:
             return Binary(quoted, kind)
         case ValueForm.TEXT:
-            return Text(quoted, kind, charset or "utf8mb4", folds=not collation.endswith("_bin"))
+            return Text(quoted, kind, charset or "utf8mb4", collation)
         case ValueForm.DATE | ValueForm.TIMESTAMP | ValueForm.TIME:
             return Temporal(quoted, kind)
         case ValueForm.FIXED_BYTES:
@@ -120,8 +125,12 @@ class Text(KeyColumn):
     """Characters, compared by a collation that only the server knows."""
 
     charset: str
-    folds: bool
-    """Whether the collation ignores case."""
+    collation: str
+
+    @property
+    def folds(self) -> bool:
+        """Whether the collation ignores case."""
+        return not self.collation.endswith("_bin")
 
     @property
     def expressions(self) -> tuple[str, ...]:
@@ -131,8 +140,15 @@ class Text(KeyColumn):
         return _text(found[0]), _text(found[1])
 
     def literal(self, value: Any) -> str:
-        # The stored bytes, not those converted to the connection's character set.
-        return f"_{self.charset} X'{value[0]}'"
+        # The stored bytes, not those converted to the connection's character set. The collation is that of the plan: by another one,
+        # which the column may get later, the same bounds would not divide the rows.
+        collate = f" COLLATE {self.collation}" if self.collation else ""
+        return f"_{self.charset} X'{value[0]}'{collate}"
+
+    @property
+    def guard(self) -> str:
+        # MySQL compares literals of some character sets by the column's collation if the column has got another character set.
+        return f"{self.name} COLLATE {self.collation} IS NOT NULL" if self.collation else ""
 
     def guesses(self, low: Any, high: Any) -> list[str]:
         small, large = low[1], high[1]
