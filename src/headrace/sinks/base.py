@@ -175,20 +175,17 @@ class CascadeStore(Protocol):
     def find_obstacle(self, cascade: Cascade) -> str:
         """Return why the sink cannot apply a cascade exactly that has no `source_obstacles`; empty if it can."""
 
-    def prepare(self) -> None:
-        """Create what the plan needs, and remove what earlier plans left."""
-
-    def apply(self, floors: Mapping[TableName, int]) -> None:
-        """Apply the changes of parents that writers have logged. The writers of the batch have ended.
+    def prepare(self, floors: Mapping[TableName, int]) -> None:
+        """Create what the plan needs, and remove what earlier plans left. It comes first, and after each change of `floors`.
 
         Rows of a table in `floors` with a lower version take no effects: a snapshot has replaced or deleted them, or will.
         """
 
+    def apply(self) -> None:
+        """Apply the changes of parents that writers have logged. The writers of the batch have ended."""
+
     def clear(self) -> None:
         """Forget the logged changes: they were applied, and no older row will be written."""
-
-    def refresh(self) -> None:
-        """Take over rows that came without logged changes: those of a snapshot."""
 
     def drop_copies(self) -> None:
         """Drop the copies of tables that the next statement may change. `prepare` must follow it."""

@@ -40,12 +40,14 @@ class CascadeRunner:
     texts: SourceCollations
     incomplete: Callable[[], Iterable[str]]
     """Returns the tables of which rows are still to be read."""
-    floors: Callable[[], Mapping[TableName, int]]
-    """Returns the versions below which the rows of tables are stale, because a later snapshot reads them again."""
+    floors: Callable[[Iterable[TableName]], Mapping[TableName, int]]
+    """Returns the versions below which the rows of these tables are stale, because a later snapshot has read them again, or will."""
     plan: CascadePlan = field(default=_NO_CASCADES, init=False)
     _checked: tuple[CascadePlan, list[Cascade]] = field(default=(_NO_CASCADES, []), init=False)
     _warned: frozenset[str] = field(default=frozenset(), init=False)
     _store: CascadeStore | None = field(default=None, init=False)
+    _floors: Mapping[TableName, int] = field(default_factory=dict, init=False)
+    """The floors that the store has."""
     _is_applied: bool = field(default=False, init=False)
     """Whether the logged changes are applied, and all rows that they concern were in the sink before."""
     _is_stale: bool = field(default=False, init=False)
@@ -59,13 +61,20 @@ class CascadeRunner:
         if self.plan and is_committed and self._is_applied:
             self._run(lambda store: store.clear())
             self._is_applied = False
+        parents = self.context.targets.cascade_parents
         plan = self.find(schemas, reached)
+        floors = self.floors(plan.schemas)
         if plan != self.plan or self._is_stale:
             before, self.plan, self._is_stale = self.plan, plan, False
             if before or plan:
                 self._store = self.context.targets.sink.cascade_store(plan, self.texts)
-                self._run(lambda store: store.prepare())
-            self._read_again(before)
+                self._run(lambda store: store.prepare(floors))
+            # A table that was no parent may have been read while the stream wrote, so its copy may lack rows.
+            turned = {name for name in self.context.targets.cascade_parents - parents if plan.needs_states(name)}
+            self._read_again({*before.schemas, *turned})
+        elif floors != self._floors:
+            self._run(lambda store: store.prepare(floors))
+        self._floors = floors
         return plan
 
     def find(self, schemas: Mapping[TableName, TableSchema], reached: BinlogPosition) -> CascadePlan:
@@ -96,16 +105,9 @@ class CascadeRunner:
     def apply(self) -> None:
         """Apply the changes of parents that the batch has written."""
         if self.plan:
-            complete = not self._names(self.plan).intersection(self.incomplete())
-            floors = self.floors()
-            self._run(lambda store: store.apply(floors))
+            complete = set(map(str, self.plan.schemas)).isdisjoint(self.incomplete())
+            self._run(lambda store: store.apply())
             self._is_applied = complete
-
-    def rows_were_read(self) -> None:
-        """Apply the kept changes of parents to rows that a snapshot has written."""
-        if self.plan:
-            self._run(lambda store: store.refresh())
-            self.apply()
 
     def before_statement(self, query: Query, position: BinlogPosition) -> None:
         """Prepare for any statement, which ends at this position. Have child tables read again if the collations that were read contain
@@ -132,14 +134,11 @@ class CascadeRunner:
         assert store is not None  # `_check` has refused other sinks
         retrying(lambda: step(store), deadline_s=self.context.settings.retry_timeout_s)
 
-    def _read_again(self, before: CascadePlan) -> None:
+    def _read_again(self, tables: Iterable[TableName]) -> None:
         """Start the snapshots over that were running under another plan: the changes that were kept for them may be lost."""
-        names = self._names(before).intersection(self.incomplete())
+        names = set(map(str, tables)).intersection(self.incomplete())
         if names:
             request_resync(self.context.directory, tuple(map(glob.escape, sorted(names))))
-
-    def _names(self, plan: CascadePlan) -> set[str]:
-        return {str(name) for name in plan.schemas}
 
     def _check(self, found: Iterable[Cascade], plan: CascadePlan, schemas: Mapping[TableName, TableSchema]) -> None:
         store = self.context.targets.sink.cascade_store(plan, self.texts)

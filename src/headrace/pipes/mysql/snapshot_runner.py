@@ -176,9 +176,9 @@ class SnapshotRunner:
             # No statement may alter the table between the check and the deletion.
             with pause():
                 self._delete_stale(name)
-        if pending:
-            with pause():
-                self.settle()
+        # An earlier process may have ended before this step.
+        with pause():
+            self.settle()
         if not self.context.state.uncheckpointed_gtids:
             with closing(retrying(lambda: connect(self.address))) as connection, pause():
                 store_snapshot_gtids(connection, self.address, self.context.directory, self.context.state)

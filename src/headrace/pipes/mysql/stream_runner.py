@@ -105,8 +105,7 @@ class StreamRunner:
         """Return the task of the next batch. Tables have the schemas that they had where the last batch ended."""
         # Starting a batch proves that the previous one is committed.
         self.skips.drop_passed(lambda place: is_passed(place, self.reached))
-        defined = self.follower.history.as_of(self.reached)
-        schemas = {name: self._defined(name, defined) for name in self.context.state.tables}
+        schemas = self._schemas()
         repeats = self.reached < self.planned
         cascades = self.cascades.begin(schemas, self.reached, is_committed=not repeats) if self.cascades is not None else None
         made_from = self._inputs(schemas, cascades, repeats=repeats)
@@ -128,9 +127,8 @@ class StreamRunner:
     def settle_cascades(self) -> None:
         """Apply the kept changes of parents to rows that were read since. If a batch is to be repeated, that follows the batch."""
         if self.cascades is not None and not self.reached < self.planned:
-            schemas = {name: table.schema for name, table in self.context.state.tables.items()}
-            self.cascades.begin(schemas, self.reached, is_committed=True)
-            self.cascades.rows_were_read()
+            self.cascades.begin(self._schemas(), self.reached, is_committed=True)
+            self.cascades.apply()
 
     def _apply_statement(self, query: Query, position: BinlogPosition, left_out: TableName | None) -> None:
         """Apply a statement to the sink, or skip it if the user asked for that."""
@@ -145,6 +143,11 @@ class StreamRunner:
             self.follower.apply(query, position, left_out)
         except DefiniteError as error:
             raise DefiniteError(error.message, place=error.place, hint=error.hint, event=error.event or place) from error
+
+    def _schemas(self) -> dict[TableName, TableSchema]:
+        """Return the schemas of all tables where the last batch ended."""
+        defined = self.follower.history.as_of(self.reached)
+        return {name: self._defined(name, defined) for name in self.context.state.tables}
 
     def _defined(self, name: TableName, defined: SchemaCatalog) -> TableSchema:
         table = self.context.state.tables[name]

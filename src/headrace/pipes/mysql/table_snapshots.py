@@ -6,6 +6,7 @@ Invariant: a snapshot counts only if its number is the one in the table's state;
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.model.schema import TableName
@@ -39,9 +40,16 @@ class TableSnapshots:
         requested, named = Selection(tuple(globs)), {table for table in globs if not glob.has_magic(table)}
         return named | {str(name) for name in list(self.context.state.tables) if globs and requested(name)}
 
-    def stale_versions(self) -> dict[TableName, int]:
-        """The versions below which rows are stale: the table's last snapshot reads them again, or deletes them at its end."""
-        return {name: BinlogPosition.from_json(one.stale_before).version for name, one in self.current() if one.stale_before is not None}
+    def stale_versions(self, names: Iterable[TableName]) -> dict[TableName, int]:
+        """The versions below which rows of these tables are stale: the table's last snapshot has replaced or deleted them, or will.
+
+        An exact snapshot makes no row stale before it is read: it replaces all changes that the stream writes until then.
+        """
+        found = {name: snapshot for name in names if (snapshot := self.of(name)) is not None and snapshot.begins_at is not None}
+        shown = [self.context.sink_schema(self.context.state.tables[name].schema) for name in found]
+        needs = self.context.targets.requirements(shown) if shown else {}
+        places = {name: one.began_at if one.pending and needs[name].exact else one.begins_at for name, one in found.items()}
+        return {name: BinlogPosition.from_json(place).version for name, place in places.items() if place is not None}
 
     def current(self) -> list[tuple[TableName, TableSnapshot]]:
         return [(name, snapshot) for name in list(self.context.state.tables) if (snapshot := self.of(name)) is not None]

@@ -382,6 +382,10 @@ class TableSnapshot:
     chunks: list[dict[str, Any]]
     stale_before: dict[str, Any] | None
     """The position from which older rows are stale and must be deleted after the snapshot."""
+    begins_at: dict[str, Any] | None = None
+    """The last `stale_before`, also after the deletion: every older row of the table is stale. None if no row ever was."""
+    began_at: dict[str, Any] | None = None
+    """`begins_at` of the last complete snapshot before this one, which replaces its rows."""
     done: set[int] = field(default_factory=set)
     read_at: list[dict[str, Any]] = field(default_factory=list)
     """The log's end after each finished chunk was read."""
@@ -460,8 +464,18 @@ class SnapshotLog:
             before = self.tables.get(table)
             restarts = before.restarts + 1 if before is not None and before.number == entry["snapshot"] else 0
             attempted_from = entry.get("attempted_from")
+            began_at = None
+            # Rows that no snapshot replaces may be older than those of an earlier table of this name.
+            if before is not None and entry["sweep"] is not None:
+                began_at = before.began_at if before.pending or restarts else before.begins_at
             self.tables[table] = TableSnapshot(
-                entry["snapshot"], entry["chunks"], entry["sweep"], restarts=restarts, attempted_from=attempted_from
+                entry["snapshot"],
+                entry["chunks"],
+                entry["sweep"],
+                entry["sweep"],
+                began_at,
+                restarts=restarts,
+                attempted_from=attempted_from,
             )
         elif "done" in entry:
             self.tables[table].done.add(entry["done"])
@@ -472,6 +486,7 @@ class SnapshotLog:
             self.tables[table].is_abandoned = entry["abandoned"]
         else:
             self.tables[table].stale_before = entry["sweep"]
+            self.tables[table].begins_at = entry["sweep"] or self.tables[table].begins_at
 
 
 def _started(pid: int) -> str:

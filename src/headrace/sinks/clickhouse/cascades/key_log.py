@@ -10,6 +10,7 @@ compares the values of parent and child as it stores them.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -43,6 +44,8 @@ class KeyLog:
     pipe: str
     has_states: bool
     """Whether every change is logged (`CascadePlan.needs_states`), and not only those that remove or change a key."""
+    floor: int = 0
+    """Rows with lower versions are stale."""
 
     @property
     def name(self) -> str:
@@ -57,13 +60,14 @@ class KeyLog:
     def base(self) -> str:
         """The quoted name of the table with the rows as of the last commit, if each state is needed.
 
-        The target itself does not keep it: a row that a foreign key deleted may have been inserted again in the batch.
+        The target itself does not keep it: a row that a foreign key deleted may have been inserted again in the batch. A table that was
+        read again gets another one, because the stream skips changes that the copy does not have.
         """
         return own_name(self.base_name)
 
     @property
     def base_name(self) -> str:
-        return f"{self.name}_base"
+        return f"{self.name}_{self.floor}_base" if self.floor else f"{self.name}_base"
 
     def old(self, column: str) -> str:
         return f"old_{self.columns.index(column)}"
@@ -128,8 +132,8 @@ class KeyLog:
         columns = ", ".join(quote_name(self.table.stored_column(column).name) for column in self.columns)
         version = self.table.metadata_column(MetadataRole.VERSION)
         assert version is not None  # a child without versions is refused
-        rows = current_rows_sql(self.table, versions=True)
-        return f"INSERT INTO {name} SELECT {columns}, {quote_name(version.name)}, 0 FROM ({rows})"
+        rows, number = current_rows_sql(self.table, versions=True), quote_name(version.name)
+        return f"INSERT INTO {name} SELECT {columns}, {number}, 0 FROM ({rows}) WHERE {number} >= {self.floor}"
 
     def advance_base_sql(self) -> tuple[str, str]:
         """Return the statements that bring the state up to date with the log."""
@@ -185,12 +189,14 @@ class KeyLog:
         )
 
 
-def key_logs(plan: CascadePlan, targets: dict[TableName, TargetTable], pipe: str) -> dict[TableName, KeyLog]:
+def key_logs(
+    plan: CascadePlan, targets: Mapping[TableName, TargetTable], pipe: str, floors: Mapping[TableName, int]
+) -> dict[TableName, KeyLog]:
     found = {}
     for name, columns in plan.logged.items():
         target = targets[name]
         every = tuple(column.source.name for column in target.columns)
-        found[name] = KeyLog(target, every if name in plan.moving else columns, pipe, plan.needs_states(name))
+        found[name] = KeyLog(target, every if name in plan.moving else columns, pipe, plan.needs_states(name), floors.get(name, 0))
     return found
 
 

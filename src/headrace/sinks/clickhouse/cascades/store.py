@@ -36,6 +36,7 @@ class ClickHouseCascadeStore:
 
     def __init__(self, scope: TargetScope, plan: CascadePlan, pipe: str, texts: TextComparison) -> None:
         self._scope, self._plan, self._pipe, self._texts = scope, plan, pipe, texts
+        self._floors: Mapping[TableName, int] = {}
 
     def find_obstacle(self, cascade: Cascade) -> str:
         if self._scope.options.cluster:
@@ -60,7 +61,8 @@ class ClickHouseCascadeStore:
             return f"it moves rows of {child.full_name} to other keys, and a key log cannot hold its column {unfit[0]}"
         return _missing_column(cascade.key.columns, child) or _missing_column(cascade.key.parent_columns, targets[cascade.parent])
 
-    def prepare(self) -> None:
+    def prepare(self, floors: Mapping[TableName, int]) -> None:
+        self._floors = dict(floors)
         logs = self._logs
         wanted = {name for log in logs.values() for name in (log.name, log.base_name, log.spellings_name)}
         wanted |= set(self._work_names().values())
@@ -79,11 +81,11 @@ class ClickHouseCascadeStore:
                 self._run(log.fill_base_sql(unfinished))
                 self._run(f"RENAME TABLE {unfinished} TO {log.base}")
 
-    def apply(self, floors: Mapping[TableName, int]) -> None:
+    def apply(self) -> None:
         logs = self._logs
         if self._plan.parents.isdisjoint(self._written(logs)):
             return
-        children = {name: self._child(name, logs, floors.get(name, 0)) for group in self._plan.groups() for name in group}
+        children = {name: self._child(name, logs) for group in self._plan.groups() for name in group}
         for group in self._plan.groups():
             self._derive_events({name: children[name] for name in group if name in logs}, logs)
             for name in group:
@@ -97,11 +99,6 @@ class ClickHouseCascadeStore:
                 for statement in logs[name].advance_base_sql():
                     self._run(statement)
             self._run(f"TRUNCATE TABLE {logs[name].qualified} SYNC")
-
-    def refresh(self) -> None:
-        for log in self._logs.values():
-            if log.has_states:
-                self._run(log.fill_base_sql(log.base))
 
     def drop_copies(self) -> None:
         for log in self._logs.values():
@@ -174,8 +171,9 @@ class ClickHouseCascadeStore:
         self._run(child.write_results_sql())
         self._run(f"DROP TABLE {child.work} SYNC")
 
-    def _child(self, name: TableName, logs: Mapping[TableName, KeyLog], floor: int) -> ChildTable:
-        return ChildTable(self._targets[name], self._plan.of_child(name), logs, own_name(self._work_names()[name]), floor)
+    def _child(self, name: TableName, logs: Mapping[TableName, KeyLog]) -> ChildTable:
+        work = own_name(self._work_names()[name])
+        return ChildTable(self._targets[name], self._plan.of_child(name), logs, work, self._floors.get(name, 0))
 
     def _work_names(self) -> dict[TableName, str]:
         children = {cascade.child for cascade in self._plan.cascades}
@@ -185,9 +183,9 @@ class ClickHouseCascadeStore:
     def _targets(self) -> dict[TableName, TargetTable]:
         return dict(resolve_tables(self._scope, self._plan.schemas.values()))
 
-    @functools.cached_property
+    @property
     def _logs(self) -> dict[TableName, KeyLog]:
-        return key_logs(self._plan, self._targets, self._pipe)
+        return key_logs(self._plan, self._targets, self._pipe, self._floors)
 
     def _existing(self) -> set[str]:
         prefix = quote_text(own_prefix(self._pipe))

@@ -28,7 +28,7 @@ class KeyLogWriter:
         connection = connect(self._scope.target)
         if not self._routes:
             targets = dict(resolve_tables(self._scope, self._plan.schemas.values()))
-            logs = key_logs(self._plan, targets, self._pipe)
+            logs = key_logs(self._plan, targets, self._pipe, {})
             self._routes = {parent: (log, BlockEncoder(log.target, connection.limits)) for parent, log in logs.items()}
         log, encoder = self._routes[name]
         rows = log.rows_of(block, encoder.schema)
