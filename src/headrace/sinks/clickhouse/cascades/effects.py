@@ -121,26 +121,28 @@ class ChildTable:
     def spellings_sql(self, column: str, own_log: KeyLog | None) -> str:
         """Return a SELECT of all texts in a column of the foreign keys, also of rows that only the own key log has."""
         name = quote_name(self.target.stored_column(column).name)
-        sql = f"SELECT DISTINCT assumeNotNull({name}) AS text FROM {self.target.qualified} WHERE {name} IS NOT NULL"
+        sql = f"SELECT DISTINCT assumeNotNull({name}) AS __text FROM {self.target.qualified} WHERE {name} IS NOT NULL"
         if own_log is None:
             return sql
-        logged = f"SELECT assumeNotNull({own_log.new(column)}) AS text FROM {own_log.qualified} WHERE {own_log.new(column)} IS NOT NULL"
-        base = f"SELECT assumeNotNull({name}) AS text FROM {own_log.base} WHERE {name} IS NOT NULL"
-        return f"SELECT DISTINCT text FROM ({sql} UNION ALL {logged} UNION ALL {base})"
+        logged = f"SELECT assumeNotNull({own_log.new(column)}) AS __text FROM {own_log.qualified} WHERE {own_log.new(column)} IS NOT NULL"
+        base = f"SELECT assumeNotNull({name}) AS __text FROM {own_log.base} WHERE {name} IS NOT NULL"
+        return f"SELECT DISTINCT __text FROM ({sql} UNION ALL {logged} UNION ALL {base})"
 
     def _intervals(self, log: KeyLog) -> str:
         """Return a SELECT of all live states of the table's rows, with the versions at which they begin and end."""
         names = [quote_name(self.target.stored_column(name).name) for name in log.columns]
-        old = ", ".join(f"{log.old(name)} AS {shown}" for name, shown in zip(log.columns, names, strict=True))
-        new = ", ".join(f"{log.new(name)} AS {shown}" for name, shown in zip(log.columns, names, strict=True))
+        # The table may have columns with the names of the log's.
+        old = ", ".join(f"__log.{log.old(name)} AS {shown}" for name, shown in zip(log.columns, names, strict=True))
+        new = ", ".join(f"__log.{log.new(name)} AS {shown}" for name, shown in zip(log.columns, names, strict=True))
         key = self.target.schema.row_key
-        moved = " OR ".join(f"{log.old(name)} != {log.new(name)}" for name in key)
-        changes = f"(SELECT DISTINCT * FROM {log.qualified})"
+        moved = " OR ".join(f"__log.{log.old(name)} != __log.{log.new(name)}" for name in key)
+        changes = f"(SELECT DISTINCT * FROM {log.qualified}) AS __log"
+        gone = f"__log.op = 'delete' OR (__log.op = 'update' AND ({moved}))"
         listed, version = ", ".join(names), self._version
         images = " UNION ALL ".join(
             (
-                f"SELECT {new}, version AS __version, 1 AS __live FROM {changes} WHERE op != 'delete'",
-                f"SELECT {old}, version AS __version, 0 AS __live FROM {changes} WHERE op = 'delete' OR (op = 'update' AND ({moved}))",
+                f"SELECT {new}, __log.version AS __version, 1 AS __live FROM {changes} WHERE __log.op != 'delete'",
+                f"SELECT {old}, __log.version AS __version, 0 AS __live FROM {changes} WHERE {gone}",
                 # The state before the batch. Its rows may have replaced it in the target.
                 f"SELECT {listed}, __version, 1 AS __live FROM ({self._candidates(log.base, names, '__version')})",
                 f"SELECT {listed}, {version} AS __version, 1 AS __live FROM ({self._current_rows()})",
@@ -167,7 +169,7 @@ class ChildTable:
         key = f"({', '.join(map(quote_name, self.target.key))})"
         conditions = []
         for place, cascade in enumerate(self.cascades):
-            keys = ", ".join(f"k{n}" for n in range(len(cascade.key.columns)))
+            keys = ", ".join(f"__k{n}" for n in range(len(cascade.key.columns)))
             foreign = ", ".join(self._foreign_key(cascade))
             conditions.append(f"({foreign}) IN (SELECT {keys} FROM ({self._events(place)}))")
         found = f"SELECT {key} FROM {table} WHERE {' OR '.join(conditions)}"
@@ -177,24 +179,24 @@ class ChildTable:
         """Return a SELECT of the rows, each with the earliest event of each cascade, and the version of the earliest of all."""
         sql = rows
         for place, cascade in enumerate(self.cascades):
-            news = "".join(f", e.n{n} AS __new_{place}_{n}" for n in range(len(cascade.key.columns)))
-            equal = " AND ".join(f"c.{column} = e.k{n}" for n, column in enumerate(self._foreign_key(cascade)))
+            news = "".join(f", __e.__n{n} AS __new_{place}_{n}" for n in range(len(cascade.key.columns)))
+            equal = " AND ".join(f"__c.{column} = __e.__k{n}" for n, column in enumerate(self._foreign_key(cascade)))
             sql = (
-                f"SELECT c.*, ifNull(e.version, {_NEVER}) AS __version_{place}, e.act AS __act_{place}, "
-                f"e.commit_time AS __time_{place}{news} FROM ({sql}) AS c "
-                f"ASOF LEFT JOIN ({self._events(place)}) AS e ON {equal} AND c.{version} <= e.version"
+                f"SELECT __c.*, ifNull(__e.__at, {_NEVER}) AS __version_{place}, __e.__act AS __act_{place}, "
+                f"__e.__committed AS __time_{place}{news} FROM ({sql}) AS __c "
+                f"ASOF LEFT JOIN ({self._events(place)}) AS __e ON {equal} AND __c.{version} <= __e.__at"
             )
         versions = ", ".join(f"__version_{place}" for place in range(len(self.cascades)))
         earliest = versions if len(self.cascades) == 1 else f"least({versions})"
         return f"SELECT *, {earliest} AS {_EVENT} FROM ({sql})"
 
     def _events(self, place: int) -> str:
-        """Return a SELECT of a cascade's events: version, commit time, action, old key and new key."""
+        """Return a SELECT of a cascade's events: version, commit time, action, old key and new key, under names that no table has."""
         cascade = self.cascades[place]
         log, columns = self.logs[cascade.parent], cascade.key.parent_columns
         on_delete, on_update = _ON_DELETE.get(cascade.key.on_delete, 0), _ON_UPDATE.get(cascade.key.on_update, 0)
         pairs = [(log.old(name), new) for name, new in zip(columns, self._new_key(cascade), strict=True)]
-        keys = "".join(f", {old} AS k{n}, {new} AS n{n}" for n, (old, new) in enumerate(pairs))
+        keys = "".join(f", {old} AS __k{n}, {new} AS __n{n}" for n, (old, new) in enumerate(pairs))
         known = " AND ".join(f"{log.old(name)} IS NOT NULL" for name in columns)
         unchanged = " AND ".join(f"ifNull({log.was(name)} = {log.new(name)}, 0)" for name in columns)
         if on_update == _TAKE_NEW:
@@ -206,7 +208,7 @@ class ChildTable:
         if on_update:
             kinds.append(f"(op = 'update' AND NOT ({unchanged}))")
         return (
-            f"SELECT version, commit_time, if(op = 'delete', {on_delete}, {on_update}) AS act{keys} "
+            f"SELECT version AS __at, commit_time AS __committed, if(op = 'delete', {on_delete}, {on_update}) AS __act{keys} "
             f"FROM {log.events} WHERE {CHECKED} AND {known} AND ({' OR '.join(kinds)})"
         )
 

@@ -131,7 +131,7 @@ class ClickHouseCascadeStore:
                 spelt = child.spellings_sql(column, own_log)
                 if self._texts.folds_ascii_letters_only(cascade.parent, referenced) and all(_is_plain(text) for text in events):
                     folded = f"SELECT lower(trimRight({old})) FROM {log.events} WHERE {old} IS NOT NULL"
-                    spelt = f"SELECT * FROM ({spelt}) WHERE lower(trimRight(text)) IN ({folded}) OR match(text, '[^ -~]')"
+                    spelt = f"SELECT * FROM ({spelt}) WHERE lower(trimRight(__text)) IN ({folded}) OR match(__text, '[^ -~]')"
                 pairs = self._equal_texts(cascade.parent, referenced, events, self._texts_of(spelt))
                 for start in range(0, len(pairs), _PAIRS):
                     listed = ", ".join(f"({quote_text(event)}, {quote_text(text)})" for event, text in pairs[start : start + _PAIRS])
