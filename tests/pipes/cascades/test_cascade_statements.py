@@ -122,6 +122,20 @@ def test_padded_texts_that_reach_columns_of_another_length(replica: Replica) -> 
 
 
 @ON_MYSQL
+@pytest.mark.parametrize("last", ["UPDATE p SET k = 'y' WHERE k = 'x'", "DELETE FROM p WHERE k = 'x'"])
+def test_padded_texts_that_change_again_in_the_same_batch(replica: Replica, last: str) -> None:
+    """The second event has the parent's spelling, and the child does not."""
+    ci = "COLLATE utf8mb4_general_ci"
+    replica.begin(
+        f"CREATE TABLE p (k VARCHAR(8) {ci} PRIMARY KEY)",
+        f"CREATE TABLE c (id INT PRIMARY KEY, k CHAR(12) {ci}, FOREIGN KEY (k) REFERENCES p (k) ON DELETE CASCADE ON UPDATE CASCADE)",
+        "INSERT INTO p VALUES ('a')",
+        "INSERT INTO c VALUES (1, 'a')",
+    )
+    replica.step("UPDATE p SET k = 'x  ' WHERE k = 'a'", last)
+
+
+@ON_MYSQL
 def test_another_spelling_of_the_same_key(replica: Replica) -> None:
     """The children that are already spelt so are changed, too."""
     kind = "VARCHAR(8) COLLATE utf8mb4_general_ci"

@@ -119,14 +119,17 @@ class ChildTable:
         )
 
     def spellings_sql(self, column: str, own_log: KeyLog | None) -> str:
-        """Return a SELECT of all texts in a column of the foreign keys, also of rows that only the own key log has."""
+        """Return a SELECT of all texts in a column of the foreign keys, also of rows that only the own key log has, and of later rounds."""
         name = quote_name(self.target.stored_column(column).name)
-        sql = f"SELECT DISTINCT assumeNotNull({name}) AS __text FROM {self.target.qualified} WHERE {name} IS NOT NULL"
-        if own_log is None:
-            return sql
-        logged = f"SELECT assumeNotNull({own_log.new(column)}) AS __text FROM {own_log.qualified} WHERE {own_log.new(column)} IS NOT NULL"
-        base = f"SELECT assumeNotNull({name}) AS __text FROM {own_log.base} WHERE {name} IS NOT NULL"
-        return f"SELECT DISTINCT __text FROM ({sql} UNION ALL {logged} UNION ALL {base})"
+        places = [(name, self.target.qualified)]
+        if own_log is not None:
+            places += [(own_log.new(column), own_log.qualified), (name, own_log.base)]
+        for cascade in self.cascades:
+            if column in cascade.key.columns and cascade.key.on_update is ReferentialAction.CASCADE:
+                given = self._new_key(cascade)[cascade.key.columns.index(column)]
+                places.append((given, self.logs[cascade.parent].qualified))
+        texts = (f"SELECT assumeNotNull({text}) AS __text FROM {table} WHERE {text} IS NOT NULL" for text, table in places)
+        return f"SELECT DISTINCT __text FROM ({' UNION ALL '.join(texts)})"
 
     def _intervals(self, log: KeyLog) -> str:
         """Return a SELECT of all live states of the table's rows, with the versions at which they begin and end."""
