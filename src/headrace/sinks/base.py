@@ -187,6 +187,9 @@ class CascadeStore(Protocol):
     def clear(self) -> None:
         """Forget the logged changes: they were applied, and no older row will be written."""
 
+    def is_clear(self) -> bool:
+        """Whether no logged changes are left."""
+
     def drop_copies(self) -> None:
         """Drop the copies of tables that the next statement may change. `prepare` must follow it."""
 

@@ -48,6 +48,7 @@ class CascadeRunner:
     _store: CascadeStore | None = field(default=None, init=False)
     _floors: Mapping[TableName, int] = field(default_factory=dict, init=False)
     """The floors that the store has."""
+    _has_begun: bool = field(default=False, init=False)
     _is_applied: bool = field(default=False, init=False)
     """Whether the logged changes are applied, and all rows that they concern were in the sink before."""
     _is_stale: bool = field(default=False, init=False)
@@ -74,7 +75,7 @@ class CascadeRunner:
             self._read_again({*before.schemas, *turned})
         elif floors != self._floors:
             self._run(lambda store: store.prepare(floors))
-        self._floors = floors
+        self._floors, self._has_begun = floors, True
         return plan
 
     def find(self, schemas: Mapping[TableName, TableSchema], reached: BinlogPosition) -> CascadePlan:
@@ -108,6 +109,11 @@ class CascadeRunner:
             complete = set(map(str, self.plan.schemas)).isdisjoint(self.incomplete())
             self._run(lambda store: store.apply())
             self._is_applied = complete
+
+    def is_settled(self) -> bool:
+        """Whether no logged change will be applied again. If one is, later deletions of the rows must be in the sink."""
+        store = self._store
+        return self._has_begun and (store is None or retrying(store.is_clear, deadline_s=self.context.settings.retry_timeout_s))
 
     def before_statement(self, query: Query, position: BinlogPosition) -> None:
         """Prepare for any statement, which ends at this position. Have child tables read again if the collations that were read contain

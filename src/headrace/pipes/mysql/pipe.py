@@ -107,7 +107,7 @@ class MySQLPipe(SchemaFollowingPipe):
             self._targets,
             settings.pipe_name,
             lambda: [context.sink_schema(table.schema) for table in list(context.state.tables.values())],
-            lambda: snapshots.is_complete and resyncs.is_idle and not context.state.awaiting_resync,
+            lambda: snapshots.is_complete and resyncs.is_idle and not context.state.awaiting_resync and cascades.is_settled(),
         )
         return _Runners(stream, snapshot_runner, resyncs, purger, cascades)
 

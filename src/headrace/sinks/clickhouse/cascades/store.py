@@ -100,6 +100,9 @@ class ClickHouseCascadeStore:
                     self._run(statement)
             self._run(f"TRUNCATE TABLE {logs[name].qualified} SYNC")
 
+    def is_clear(self) -> bool:
+        return not self._written(self._logs)
+
     def drop_copies(self) -> None:
         for log in self._logs.values():
             if log.has_states:
