@@ -12,9 +12,11 @@ import pytest
 from headrace.model.change_block import Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.version import pack_version
+from headrace.sources.debezium import offset_range_reader
 from headrace.sources.debezium.events.event_versions import LogTail, TableVersioning, VersionRule
 from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.sources.debezium.events.records import DecodedRecords, KnownTable, Records
+from headrace.sources.debezium.offset_range_reader import cut_windows
 from headrace.sources.debezium.reader import DebeziumReader
 
 NAME = TableName("shop", "goods")
@@ -124,3 +126,10 @@ def test_lone_tombstones_of_several_rows() -> None:
 def test_a_lone_tombstone_of_a_new_partition_loses_against_every_row() -> None:
     decoded = reader().read(with_gaps([9], [None], [1], 0))
     assert versions(decoded) == [pack_version(0, 0, 0) + 3]
+
+
+def test_windows_know_where_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window that begins at a tombstone whose deletion event ends the one before it."""
+    monkeypatch.setattr(offset_range_reader, "WINDOW_ROWS", 2)
+    pieces = [with_gaps([3, 5], [None] * 2, [1, 2], 2), with_gaps([6, 9, 12], [None] * 3, [3, 4, 5], 6)]
+    assert [window.start for window in cut_windows(pieces)] == [2, 6, 10]

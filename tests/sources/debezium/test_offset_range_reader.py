@@ -98,6 +98,7 @@ def test_ranges_are_complete_and_contiguous(broker: PrivateBroker, monkeypatch: 
     for start, end in ((0, 7), (7, 8001), (8001, 12_000), (3, 4)):
         pieces = _all(broker, OffsetRange(topic, 0, start, end))
         assert _offsets(pieces) == list(range(start, end))
+        assert [piece.start for piece in pieces] == [piece.offset[0].as_py() for piece in pieces]
         rows = [row for piece in pieces for row in zip(piece.key.to_pylist(), piece.value.to_pylist(), strict=True)]
         assert rows == [(one["key"], one["value"]) for one in sent[start:end]]
         stamps = [stamp for piece in pieces for stamp in piece.timestamp.to_pylist()]
