@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +25,7 @@ START_OVER: Final = (
 
 
 class Journal:
-    """One file, which need not exist yet."""
+    """One file, which need not exist yet. Threads may append to it."""
 
     def __init__(self, path: Path, seal: Seal | None = None, hint: str = START_OVER) -> None:
         """`seal`: the seal of the state that owns the journal. Without a seal, new lines get stamps only if the existing lines have stamps.
@@ -33,6 +34,8 @@ class Journal:
         """
         self._path, self._seal, self._hint = path, seal, hint
         self._last: Stamp | None = None
+        self._lock = threading.Lock()
+        """Each line has the number and the checksum of the line before it: one thread writes at a time."""
 
     def read(self) -> list[dict[str, Any]]:
         """Return all entries, in order."""
@@ -50,36 +53,38 @@ class Journal:
         return entries
 
     def append(self, entry: dict[str, Any]) -> None:
-        new = not self._path.exists()
-        last = self._newest()
-        stamp = None
-        if last is not None:
-            entry, stamp = stamped(entry, last.state, last.generation, last.line + 1, last.digest)
-        with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as file:
-            file.write(_line(entry))
-            file.flush()
-            os.fsync(file.fileno())
-        if new:
-            sync_directory(self._path.parent)
-        self._note(stamp)
+        with self._lock:
+            new = not self._path.exists()
+            last = self._newest()
+            stamp = None
+            if last is not None:
+                entry, stamp = stamped(entry, last.state, last.generation, last.line + 1, last.digest)
+            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as file:
+                file.write(_line(entry))
+                file.flush()
+                os.fsync(file.fileno())
+            if new:
+                sync_directory(self._path.parent)
+            self._note(stamp)
 
     def rewrite(self, entries: Iterable[dict[str, Any]]) -> None:
         """Replace the content atomically: after a crash the file has the old content or the new content."""
-        last = self._newest()
-        if last is not None:
-            last = Stamp(last.state, last.generation + 1, 0, "")
-        temporary = self._path.with_suffix(".new")
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_TRUNC | os.O_CREAT, 0o600), "wb") as file:
-            for plain in entries:
-                entry = plain
-                if last is not None:
-                    entry, last = stamped(plain, last.state, last.generation, last.line + 1, last.digest)
-                file.write(_line(entry))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
-        sync_directory(self._path.parent)
-        self._note(last)
+        with self._lock:
+            last = self._newest()
+            if last is not None:
+                last = Stamp(last.state, last.generation + 1, 0, "")
+            temporary = self._path.with_suffix(".new")
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_TRUNC | os.O_CREAT, 0o600), "wb") as file:
+                for plain in entries:
+                    entry = plain
+                    if last is not None:
+                        entry, last = stamped(plain, last.state, last.generation, last.line + 1, last.digest)
+                    file.write(_line(entry))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+            sync_directory(self._path.parent)
+            self._note(last)
 
     def _newest(self) -> Stamp | None:
         """Return the stamp of the last line; None if the lines have no stamps."""

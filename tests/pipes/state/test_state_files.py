@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -228,3 +229,24 @@ def test_a_state_of_version_0_9_is_upgraded_in_place(tmp_path: Path, kind: str) 
             assert {name: directory.read(name) for name in NOTES} == notes
             directory.close()
         assert all('"stamp"' in (path / name).read_text() for name in written_files)
+
+
+def test_two_threads_append_to_the_snapshot_log(tmp_path: Path) -> None:
+    """A resync finishes chunks while the stream plans the tables of a statement."""
+    directory = StateDirectory(tmp_path).acquire()
+    directory.save(new_state())
+    snapshots, tables = SnapshotLog(directory), [TableName("shop", f"t{number}") for number in range(4)]
+
+    def work(table: TableName) -> None:
+        snapshots.plan(table, 0, [{"number": chunk} for chunk in range(20)])
+        for chunk in range(20):
+            snapshots.finish(table, chunk, 1)
+
+    with ThreadPoolExecutor(len(tables)) as pool:
+        list(pool.map(work, tables))
+    directory.release()
+    reopened = StateDirectory(tmp_path).acquire()
+    reopened.load()
+    found = SnapshotLog(reopened)
+    reopened.release()
+    assert (found.rows, {table: one.done for table, one in found.tables.items()}) == (80, {str(name): set(range(20)) for name in tables})

@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import shutil
+import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -410,6 +411,8 @@ class SnapshotLog:
 
     def __init__(self, directory: StateDirectory) -> None:
         self._journal = directory.journal("snapshot.jsonl")
+        self._append_lock = threading.Lock()
+        """The stream and a resync append: the file must have the order in which the entries were applied."""
         self.tables: dict[str, TableSnapshot] = {}
         self.rows = 0
         """The number of rows in all finished chunks."""
@@ -455,8 +458,9 @@ class SnapshotLog:
         self._append({"table": str(table), "sweep": None})
 
     def _append(self, entry: dict[str, Any]) -> None:
-        self._apply(entry)
-        self._journal.append(entry)
+        with self._append_lock:
+            self._apply(entry)
+            self._journal.append(entry)
 
     def _apply(self, entry: dict[str, Any]) -> None:
         table = entry["table"]
