@@ -59,6 +59,12 @@ UNKNOWN: Final = (10_000, 0, 0)
 _FIRST_BINARY_LOG_STATUS: Final = (8, 2, 0)
 _FIRST_REPLICA_STATUS: Final = (8, 0, 22)
 _FIRST_CACHED_STATISTICS: Final = (8, 0, 0)
+_SESSION: Final = (
+    "SET SESSION time_zone = '+00:00', sql_mode = '', sql_select_limit = 18446744073709551615, sql_big_selects = 1, "
+    "sql_quote_show_create = 1, completion_type = 0"
+)
+"""A session inherits the server's global variables. These would change or shorten results without an error."""
+_ISOLATION: Final = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +118,8 @@ def parse_mysql_url(url: str) -> MySQLAddress:
 
 
 def connect(address: MySQLAddress, *, read_timeout_s: float | None = None) -> Connection[Any]:
-    """Return a connection in UTC with an empty SQL mode and autocommit. It raises Headrace errors only. `read_timeout_s` can only shorten
-    the address's own.
+    """Return a connection in UTC with an empty SQL mode, autocommit and REPEATABLE READ, whose results have no limit. It raises Headrace
+    errors only. `read_timeout_s` can only shorten the address's own.
     """
     wait_s = min(address.read_timeout_s, read_timeout_s or address.read_timeout_s)
     with server_errors(address):
@@ -129,7 +135,7 @@ def connect(address: MySQLAddress, *, read_timeout_s: float | None = None) -> Co
             # The driver's own limit ends when the socket is open. A server that then stays silent would block for hours.
             read_timeout=address.connect_timeout_s,
             write_timeout=address.connect_timeout_s,
-            init_command="SET SESSION time_zone = '+00:00', sql_mode = ''",
+            init_command=_SESSION,
             defer_connect=True,
             **_driver_options(address.effective_tls),
         )
@@ -139,6 +145,7 @@ def connect(address: MySQLAddress, *, read_timeout_s: float | None = None) -> Co
             connection.connect(_open_socket(address))
         else:
             connection.connect()
+        connection.query(_ISOLATION)
     # Both must be equal: the driver sets the socket's timeout when it switches between them, and direct readers of the socket would
     # otherwise get the timeout of the last write.
     connection._read_timeout = connection._write_timeout = wait_s

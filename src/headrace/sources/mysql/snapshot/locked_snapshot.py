@@ -158,7 +158,6 @@ def open_reader(address: MySQLAddress, rendezvous: Rendezvous, number: int, epoc
 
 def _meet(connection: Connection[Any], address: MySQLAddress, rendezvous: Rendezvous, number: int, epoch: int) -> BinlogPosition:
     ready = rendezvous.signal_name("ready", number)
-    query(connection, address, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     _set_signal(connection, address, ready)
     # The driver may queue for the lock after all readers have come.
     driver = _await_signal(connection, address, rendezvous, "open", rendezvous.gather_s + rendezvous.lock_s)
@@ -228,7 +227,6 @@ def exact_table_snapshot(address: MySQLAddress, name: TableName, epoch: int) -> 
         if is_mariadb(connection):
             yield SnapshotReader(connection, note_position(connection, address, epoch))
             return
-        query(connection, address, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         with _locked(address, name):
             query(connection, address, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
             end = log_end(connection, address, epoch)

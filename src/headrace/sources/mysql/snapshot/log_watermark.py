@@ -51,7 +51,6 @@ def gtid_at(connection: Connection[Any], address: MySQLAddress, position: Binlog
 
 
 def _note_mariadb(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
-    query(connection, address, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     query(connection, address, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
     status = dict(query(connection, address, "SHOW STATUS LIKE 'binlog_snapshot_%%'"))
     position = BinlogPosition(status["Binlog_snapshot_file"], int(status["Binlog_snapshot_position"]), epoch=epoch)
