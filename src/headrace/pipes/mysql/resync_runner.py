@@ -97,9 +97,9 @@ class ResyncRunner:
         """Save which tables are read again, and plan their snapshots."""
         address, context, state = self.snapshots.address, self.context, self.context.state
         requested = Selection(request.tables)
-        # The stream is paused, so that the position lies behind everything that it has written.
+        # The stream is paused, so that it does not pass the position before the state is saved.
         with closing(retrying(lambda: connect(address))) as connection, pause():
-            found, position = retrying(lambda: capture_tables(connection, address, requested, state.epoch))
+            found, position = retrying(lambda: capture_tables(connection, address, requested, state.epoch, self.stream.written))
             if not request.new_log and self._is_early(requested, found, position):
                 if not self._not_before:
                     context.view.note(f"{requested} is read again when the stream has come to where its definition changed")
@@ -107,7 +107,7 @@ class ResyncRunner:
                 return
             if found:
                 check_tables(connection, address, [schema.name for schema in found])
-            self._save_tables(requested, found, position.with_version_after(self.stream.written))
+            self._save_tables(requested, found, position)
             self.snapshots.plan(connection)
         self._not_before = 0.0
         request.forget()

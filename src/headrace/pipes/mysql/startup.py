@@ -44,7 +44,7 @@ from headrace.sources.mysql.schema.information_schema import capture_catalog, ca
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
 from headrace.sources.mysql.server.connection import READ_AGAIN, MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.snapshot.log_watermark import log_end
+from headrace.sources.mysql.snapshot.log_watermark import check_reached, log_end
 from headrace.sources.mysql.start_position import complete_gtid, identify_start, read_server_gtids, resolve_start
 from headrace.stage_report import enter_stage
 from headrace.transforms.transform_plan import find_name_conflicts
@@ -257,8 +257,8 @@ class PipeStartup:
         for name in [name for name in state.tables if not selection(name)]:
             log.info("%s is no longer chosen; its copy stays as it is", name)
             del state.tables[name]
-        schemas, seen = capture_tables(self.connection, self.address, selection, state.epoch)
-        seen = seen.with_version_after(written_position(self.directory, state))
+        written = written_position(self.directory, state)
+        schemas, seen = retrying(lambda: capture_tables(self.connection, self.address, selection, state.epoch, written))
         snapshots = SnapshotLog(self.directory)
         for name in state.tables.keys() - {schema.name for schema in schemas}:
             if snapshots.tables.get(str(name)) is not None and snapshots.tables[str(name)].pending:
@@ -316,12 +316,17 @@ class PipeStartup:
 
 
 def capture_tables(
-    connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool], epoch: int
+    connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool], epoch: int, written: BinlogPosition
 ) -> tuple[list[TableSchema], BinlogPosition]:
-    """Return the schemas of the wanted tables with a position; rows that are read from now on include every change before it."""
-    return describe_around(
+    """Return the schemas of the wanted tables with a position; rows that are read from now on include every change before it.
+
+    `written`: the position up to which the stream may have written. The returned position is not before it.
+    """
+    schemas, position = describe_around(
         lambda: capture_schemas(connection, address, wanted), lambda: visible_position(connection, address, epoch), address
     )
+    check_reached(position, written, address)
+    return schemas, position.with_version_after(written)
 
 
 def is_older_than_sink(directory: StateDirectory, state: PipeState, record: SinkRecord) -> bool:

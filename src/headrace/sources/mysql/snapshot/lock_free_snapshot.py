@@ -34,7 +34,7 @@ from headrace.sources.mysql.server.connection import MySQLAddress, caches_statis
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.chunk_planner import plan_bounds
 from headrace.sources.mysql.snapshot.locked_snapshot import exact_table_snapshot
-from headrace.sources.mysql.snapshot.log_watermark import log_end, note_position
+from headrace.sources.mysql.snapshot.log_watermark import check_reached, log_end, note_position
 from headrace.sources.mysql.snapshot.table_scan import scan_table
 
 log = logging.getLogger("headrace.mysql")
@@ -124,9 +124,7 @@ def _read_exactly(
     address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions, reached: BinlogPosition | None
 ) -> ChunkBlocks:
     with exact_table_snapshot(address, schema.name, epoch) as reader:
-        if reached is not None and reader.position < reached:
-            # A logged change may not be visible yet. If the stream has written it, it would be missing in the rows and not come again.
-            raise TransientError(f"{reader.position} is visible, and {reached} was written already", place=str(address))
+        check_reached(reader.position, reached, address)
         position = reader.position.with_version_after(reached)
         yield from read_chunk_at(reader.connection, address, schema, chunk, position, options)
         return ReadSpan(position, log_end(reader.connection, address, epoch))
@@ -136,7 +134,9 @@ def _read_chunk(
     address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions, reached: BinlogPosition | None
 ) -> ChunkBlocks:
     with closing(connect(address)) as connection:
-        position = note_position(connection, address, epoch).with_version_after(reached)
+        position = note_position(connection, address, epoch)
+        check_reached(position, reached, address)
+        position = position.with_version_after(reached)
         yield from read_chunk_at(connection, address, schema, chunk, position, options)
         return ReadSpan(position, log_end(connection, address, epoch))
 

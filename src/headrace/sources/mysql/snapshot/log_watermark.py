@@ -38,6 +38,15 @@ def note_position(connection: Connection[Any], address: MySQLAddress, epoch: int
     return _note_by_lock(connection, address, epoch)
 
 
+def check_reached(position: BinlogPosition, reached: BinlogPosition | None, address: MySQLAddress) -> None:
+    """Raise `TransientError` if a stream has passed changes that are not visible at the position yet: a snapshot there would lack them.
+
+    A server may send a transaction before its engine commits it (MariaDB with rpl_semi_sync_master_wait_point = AFTER_SYNC).
+    """
+    if reached is not None and position < reached:
+        raise TransientError(f"the source shows its changes up to {position} only, and {reached} was read already", place=str(address))
+
+
 def log_end(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
     """Return the current end of the log, visible or not."""
     file, offset = log_status(connection, address)
