@@ -288,7 +288,8 @@ class Feed(Generic[T]):
         while self._chunks:
             chunk = self._chunks[0]
             schema = self._tables.schemas[chunk.name]
-            yield from self._shape(read_chunk(self._request.address, schema, chunk, int(self._offset["epoch"]), self._request.options))
+            epoch, options = int(self._offset["epoch"]), self._request.options
+            yield from self._shape(read_chunk(self._request.address, schema, chunk, epoch, options, identity=self._server.identity))
             self._chunks.pop(0)
             self._seen = {}
         while not self._closing:

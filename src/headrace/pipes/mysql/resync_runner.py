@@ -98,7 +98,7 @@ class ResyncRunner:
         address, context, state = self.snapshots.address, self.context, self.context.state
         requested = Selection(request.tables)
         # The stream is paused, so that it does not pass the position before the state is saved.
-        with closing(retrying(lambda: connect(address))) as connection, pause():
+        with closing(retrying(lambda: connect(address, identity=state.identity))) as connection, pause():
             found, position = retrying(lambda: capture_tables(connection, address, requested, state.epoch, self.stream.written))
             if not request.new_log and self._is_early(requested, found, position):
                 if not self._not_before:

@@ -180,8 +180,12 @@ class SnapshotRunner:
         with pause():
             self.settle()
         if not self.context.state.uncheckpointed_gtids:
-            with closing(retrying(lambda: connect(self.address))) as connection, pause():
+            with closing(retrying(self._connect)) as connection, pause():
                 store_snapshot_gtids(connection, self.address, self.context.directory, self.context.state)
+
+    def _connect(self) -> Connection[Any]:
+        """Connect to the server that the state belongs to; raise if another one answers."""
+        return connect(self.address, identity=self.context.state.identity)
 
     def _delete_stale(self, name: TableName) -> None:
         """Delete the rows that the completed snapshot did not write."""
@@ -212,7 +216,7 @@ class SnapshotRunner:
 
     def _altered(self, names: set[TableName]) -> set[TableName]:
         """Return the tables whose schemas differ from the state."""
-        with closing(retrying(lambda: connect(self.address))) as connection:
+        with closing(retrying(self._connect)) as connection:
             found = {schema.name: schema for schema in capture_schemas(connection, self.address, names.__contains__)}
         tables = self.context.state.tables
         return {name for name in names if name not in tables or found.get(name) != tables[name].schema}
@@ -414,7 +418,7 @@ class SnapshotRunner:
             _CONSISTENT_SNAPSHOT_LOCK.release()
 
     def _take_consistent_snapshot(self, rendezvous: Rendezvous, tables: Sequence[TableName]) -> SnapshotPoint:
-        with ConsistentSnapshot(self.address, rendezvous, tables, self.context.state.epoch) as snapshot:
+        with ConsistentSnapshot(self.address, rendezvous, tables, self.context.state.epoch, self.context.state.identity) as snapshot:
             return snapshot.take(lambda: not self.context.is_stopping())
 
     def _save_exact_positions(self, read: Mapping[TableName, dict[str, Any]], pause: Pause) -> None:

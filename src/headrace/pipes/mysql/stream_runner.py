@@ -202,6 +202,7 @@ class StreamRunner:
             state.epoch,
             reached,
             self.skips.pending,
+            state.identity,
         )
         retry = functools.partial(retrying, deadline_s=self.context.settings.retry_timeout_s)
         sink = self.context.targets.sink.with_tables(written)

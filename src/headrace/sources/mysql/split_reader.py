@@ -241,6 +241,8 @@ class MySQLReader:
     """The position up to which the stream has written to the same tables. Snapshot rows get a version above it."""
     skips: frozenset[str] = frozenset()
     """The places of events and rows that the user asked to skip."""
+    identity: str = ""
+    """The identity of the server that snapshots are read from, if known. Another server at the same address is refused."""
 
     def read(self, split: MySQLSplit) -> Generator[ChangeBlock, None, SegmentRead | ReadSpan]:
         match split:
@@ -290,11 +292,12 @@ class MySQLReader:
             raise DefiniteError(
                 f"table {chunk.name} is no longer read as it was planned", place=snapshot_place(chunk.name), hint="start again"
             )
-        return (yield from read_chunk(self._server, plan.schema, chunk, self.epoch, self.options, self.reached, exact=plan.exact))
+        where = self._server, plan.schema, chunk, self.epoch, self.options, self.reached
+        return (yield from read_chunk(*where, exact=plan.exact, identity=self.identity))
 
     def _read_together(self, split: ConsistentSplit) -> ChunkBlocks:
         """Read several chunks in one transaction of a consistent snapshot."""
-        with open_reader(self._server, split.rendezvous, split.reader, self.epoch) as reader:
+        with open_reader(self._server, split.rendezvous, split.reader, self.epoch, self.identity) as reader:
             position = reader.position.with_version_after(self.reached)
             for chunk in split.chunks:
                 schema = self.tables[chunk.name].schema

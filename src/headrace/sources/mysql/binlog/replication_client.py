@@ -81,10 +81,6 @@ Piece = npt.NDArray[np.uint8] | NewFile | NewFormat | Heartbeat | None
 """Bytes of the current file (a view, valid until the next piece), a change of file or format, a heartbeat, or None for anything else."""
 
 
-class WrongServer(DefiniteError):
-    """The server is not the one whose log was read so far."""
-
-
 class ReplicationStream:
     """One connection that reads the log from a position on."""
 
@@ -95,13 +91,11 @@ class ReplicationStream:
         self._format_comes = self._file_begins = False
         self._checksum = False
         """Whether the next artificial rotation ends in a checksum, as the events of the preceding file do."""
-        self._connection: Any = connect(address, read_timeout_s=_SILENCE_S)
+        self._connection: Any = connect(address, read_timeout_s=_SILENCE_S, identity=identity)
         # Keep a reference: the driver forgets its socket when another thread closes the connection.
         self._socket: socket.socket = cast(Any, self._connection)._sock
         with server_errors(address):
             try:
-                if identity:
-                    self._check_identity(identity)
                 self._request(position, blocking)
             except DefiniteError:
                 self.close()
@@ -155,18 +149,6 @@ class ReplicationStream:
                     return
                 if status == packets.ARTIFICIAL:
                     yield self._parse_control(payload)
-
-    def _check_identity(self, identity: str) -> None:
-        """Raise if the host name leads to another server, for example after a failover: file and offset mean something else there."""
-        with self._connection.cursor() as cursor:
-            cursor.execute(f"SELECT @@global.{'server_id' if is_mariadb(self._connection) else 'server_uuid'}")
-            found = str(cursor.fetchone()[0])
-        if found != identity:
-            raise WrongServer(
-                f"another server answers at the source's address: {found} instead of {identity}",
-                place=str(self.address),
-                hint="start Headrace again with the same state: it resumes there by GTID, if that server has the needed log",
-            )
 
     def _request(self, position: BinlogPosition, blocking: bool) -> None:
         mariadb = is_mariadb(self._connection)

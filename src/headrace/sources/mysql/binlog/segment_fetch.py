@@ -23,11 +23,11 @@ from typing import IO, Final
 from headrace.errors import TransientError
 from headrace.retry import retrying
 from headrace.sources.mysql.binlog.relay import copy_range
-from headrace.sources.mysql.binlog.replication_client import ReplicationStream, WrongServer
+from headrace.sources.mysql.binlog.replication_client import ReplicationStream
 from headrace.sources.mysql.kernels.crc32 import crc32
 from headrace.sources.mysql.segments.event_expander import map_plain
 from headrace.sources.mysql.segments.segment_reader import Segment
-from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.connection import MySQLAddress, WrongServer
 from headrace.sources.mysql.server.position import BinlogPosition
 
 log = logging.getLogger("headrace.mysql")

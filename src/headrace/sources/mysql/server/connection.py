@@ -117,9 +117,13 @@ def parse_mysql_url(url: str) -> MySQLAddress:
     )
 
 
-def connect(address: MySQLAddress, *, read_timeout_s: float | None = None) -> Connection[Any]:
+class WrongServer(DefiniteError):
+    """The server is not the one that was read so far."""
+
+
+def connect(address: MySQLAddress, *, read_timeout_s: float | None = None, identity: str = "") -> Connection[Any]:
     """Return a connection in UTC with an empty SQL mode, autocommit and REPEATABLE READ, whose results have no limit. It raises Headrace
-    errors only. `read_timeout_s` can only shorten the address's own.
+    errors only. `read_timeout_s` can only shorten the address's own. `identity`: the expected server identity, if known.
     """
     wait_s = min(address.read_timeout_s, read_timeout_s or address.read_timeout_s)
     with server_errors(address):
@@ -151,7 +155,24 @@ def connect(address: MySQLAddress, *, read_timeout_s: float | None = None) -> Co
     connection._read_timeout = connection._write_timeout = wait_s
     connection._current_timeout = wait_s
     connection._sock.settimeout(wait_s)
+    if identity:
+        try:
+            _check_identity(connection, address, identity)
+        except HeadraceError:
+            connection.close()
+            raise
     return connection  # type: ignore[no-any-return]
+
+
+def _check_identity(connection: Connection[Any], address: MySQLAddress, identity: str) -> None:
+    """Raise if the address leads to another server, for example after a failover: it may lack changes, and its log has other positions."""
+    [(found,)] = query(connection, address, f"SELECT @@global.{'server_id' if is_mariadb(connection) else 'server_uuid'}")
+    if str(found) != identity:
+        raise WrongServer(
+            f"another server answers at the source's address: {found} instead of {identity}",
+            place=str(address),
+            hint="start Headrace again with the same state: it resumes there by GTID, if that server has the needed log",
+        )
 
 
 def _open_socket(address: MySQLAddress) -> socket.socket:

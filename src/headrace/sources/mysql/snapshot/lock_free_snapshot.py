@@ -91,11 +91,12 @@ def read_chunk(
     reached: BinlogPosition | None = None,
     *,
     exact: bool = False,
+    identity: str = "",
 ) -> ChunkBlocks:
     """Yield the rows of a chunk as blocks; all of them again, with a later position, if the connection breaks.
 
     `reached`: the position of a stream that has written to the same tables. `exact`: the rows are those of their position, without
-    repetition.
+    repetition. `identity`: the expected server identity, if known.
     """
     give_up_at, pause_s = time.monotonic() + _RETRY_TIMEOUT_S, 0.1
     # Rows without a key cannot be merged with changes that they already contain.
@@ -103,7 +104,7 @@ def read_chunk(
     while True:
         begun = False
         try:
-            blocks = read(address, schema, chunk, epoch, options, reached)
+            blocks = read(address, identity, schema, chunk, epoch, options, reached)
             while True:
                 try:
                     block = next(blocks)
@@ -121,9 +122,15 @@ def read_chunk(
 
 
 def _read_exactly(
-    address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions, reached: BinlogPosition | None
+    address: MySQLAddress,
+    identity: str,
+    schema: TableSchema,
+    chunk: Chunk,
+    epoch: int,
+    options: ReadOptions,
+    reached: BinlogPosition | None,
 ) -> ChunkBlocks:
-    with exact_table_snapshot(address, schema.name, epoch) as reader:
+    with exact_table_snapshot(address, schema.name, epoch, identity) as reader:
         check_reached(reader.position, reached, address)
         position = reader.position.with_version_after(reached)
         yield from read_chunk_at(reader.connection, address, schema, chunk, position, options)
@@ -131,9 +138,15 @@ def _read_exactly(
 
 
 def _read_chunk(
-    address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions, reached: BinlogPosition | None
+    address: MySQLAddress,
+    identity: str,
+    schema: TableSchema,
+    chunk: Chunk,
+    epoch: int,
+    options: ReadOptions,
+    reached: BinlogPosition | None,
 ) -> ChunkBlocks:
-    with closing(connect(address)) as connection:
+    with closing(connect(address, identity=identity)) as connection:
         position = note_position(connection, address, epoch)
         check_reached(position, reached, address)
         position = position.with_version_after(reached)

@@ -77,12 +77,13 @@ class SnapshotPoint:
 class ConsistentSnapshot:
     """The driver's side. Enter it, start the readers, call `take`. The readers continue after it is left."""
 
-    def __init__(self, address: MySQLAddress, rendezvous: Rendezvous, tables: Sequence[TableName], epoch: int) -> None:
-        self._address, self._rendezvous, self._tables, self._epoch = address, rendezvous, tables, epoch
+    def __init__(self, address: MySQLAddress, rendezvous: Rendezvous, tables: Sequence[TableName], epoch: int, identity: str = "") -> None:
+        """`identity`: the expected server identity, if known."""
+        self._address, self._rendezvous, self._tables, self._epoch, self._identity = address, rendezvous, tables, epoch, identity
         self._connection: Connection[Any]
 
     def __enter__(self) -> Self:
-        self._connection = connect(self._address)
+        self._connection = connect(self._address, identity=self._identity)
         _set_signal(self._connection, self._address, self._rendezvous.signal_name("driver"))
         return self
 
@@ -150,9 +151,9 @@ class SnapshotReader:
 
 
 @contextmanager
-def open_reader(address: MySQLAddress, rendezvous: Rendezvous, number: int, epoch: int) -> Iterator[SnapshotReader]:
+def open_reader(address: MySQLAddress, rendezvous: Rendezvous, number: int, epoch: int, identity: str = "") -> Iterator[SnapshotReader]:
     """The reader's side: one of `rendezvous.readers`, numbered from 0. Its transaction ends with the block."""
-    with closing(connect(address)) as connection:
+    with closing(connect(address, identity=identity)) as connection:
         yield SnapshotReader(connection, _meet(connection, address, rendezvous, number, epoch))
 
 
@@ -216,27 +217,27 @@ def _locked_position(connection: Connection[Any], address: MySQLAddress, epoch: 
 
 
 @contextmanager
-def exact_table_snapshot(address: MySQLAddress, name: TableName, epoch: int) -> Iterator[SnapshotReader]:
+def exact_table_snapshot(address: MySQLAddress, name: TableName, epoch: int, identity: str = "") -> Iterator[SnapshotReader]:
     """Provide a transaction that sees one table exactly as of a log position.
 
     MariaDB reports the position of a snapshot. On MySQL the table is locked against writes for the milliseconds that the start of the
     transaction and the read of the log's end take: earlier changes of the table are committed, later ones are logged later. The position is
     not exact for other tables, whose commits may be in progress.
     """
-    with closing(connect(address)) as connection:
+    with closing(connect(address, identity=identity)) as connection:
         if is_mariadb(connection):
             yield SnapshotReader(connection, note_position(connection, address, epoch))
             return
-        with _locked(address, name):
+        with _locked(address, name, identity):
             query(connection, address, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
             end = log_end(connection, address, epoch)
         yield SnapshotReader(connection, replace(end, gtid=UNKNOWN_GTID))
 
 
 @contextmanager
-def _locked(address: MySQLAddress, name: TableName) -> Iterator[None]:
+def _locked(address: MySQLAddress, name: TableName, identity: str) -> Iterator[None]:
     """Lock one table against writes, on its own connection."""
-    with closing(connect(address)) as connection:
+    with closing(connect(address, identity=identity)) as connection:
         query(connection, address, f"SET SESSION lock_wait_timeout = {_LOCK_S}")
         try:
             query(connection, address, f"LOCK TABLES {quote_name(name.database)}.{quote_name(name.table)} READ")
