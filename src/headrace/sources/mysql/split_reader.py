@@ -34,7 +34,7 @@ from headrace.sources.mysql.segments.table_shares import TableShare, measure_tab
 from headrace.sources.mysql.server.connection import MySQLAddress, TableChanged, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, ChunkBlocks, ReadSpan, read_chunk, read_chunk_at, snapshot_place
-from headrace.sources.mysql.snapshot.locked_snapshot import Rendezvous, open_reader
+from headrace.sources.mysql.snapshot.locked_snapshot import Rendezvous, check_has_transactions, open_reader
 from headrace.sources.mysql.snapshot.log_watermark import log_end
 from headrace.sources.splits import MarkSplit, StatementSplit
 
@@ -300,8 +300,11 @@ class MySQLReader:
         with open_reader(self._server, split.rendezvous, split.reader, self.epoch, self.identity) as reader:
             position = reader.position.with_version_after(self.reached)
             for chunk in split.chunks:
-                schema = self.tables[chunk.name].schema
+                plan = self.tables[chunk.name]
+                schema = plan.schema
                 assert schema is not None, "only known tables are planned"
+                if plan.exact or not schema.row_key:
+                    check_has_transactions(reader.connection, self._server, chunk.name)
                 try:
                     yield from read_chunk_at(reader.connection, self._server, schema, chunk, position, self.options)
                 except TableChanged as error:

@@ -12,11 +12,10 @@ from headrace.model.schema import ForeignKey, TableName, TableSchema
 from headrace.model.setting_values import CascadeMode
 from headrace.model.table_selection import Selection, is_pattern
 from headrace.sources.mysql.preflight.server_facts import Check, ServerFacts, TableFacts, refusal, try_replication
-from headrace.sources.mysql.server.connection import Version, default_tls, parse_version
+from headrace.sources.mysql.server.connection import TRANSACTIONAL_ENGINES, Version, default_tls, parse_version
 from headrace.sources.preflight import Finding, failure, ok, warning
 
 _DAY_S: Final = 86_400
-_TRANSACTIONAL: Final = frozenset({"innodb", "rocksdb", "tokudb", "ndbcluster", "myrocks"})
 _RECONNECT: Final = "-- sessions already open keep theirs until they reconnect"
 OLDEST_MYSQL: Final = (5, 6)
 """Older servers send no checksums and have no variables of GTIDs, which replication queries."""
@@ -357,7 +356,7 @@ def check_selection(facts: ServerFacts, tables: list[TableFacts], selection: Sel
         if not table.keyed:
             meaning = f"table {table.name} has no key: rows are identified by all their columns, which costs more"
             yield warning(f"key of {table.name}", "none", meaning, f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (...)")
-        if table.engine.lower() not in _TRANSACTIONAL:
+        if table.engine.lower() not in TRANSACTIONAL_ENGINES:
             meaning = (
                 f"{table.engine} has no transactions: table {table.name} may change while its snapshot is taken, and a crash may tear it"
             )

@@ -42,6 +42,8 @@ _SAME_ID = 4052
 _UNKNOWN_PLUGIN = 2059
 _TABLE_CHANGED = 1412
 
+TRANSACTIONAL_ENGINES: Final = frozenset({"innodb", "rocksdb", "tokudb", "ndbcluster", "myrocks"})
+
 CONNECT_TIMEOUT_S: Final = 10.0
 _LONGEST_TEXT: Final = 2000
 """The longest server error text that is reported."""

@@ -36,7 +36,7 @@ from pymysql.connections import Connection
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.json_record import JsonRecord
 from headrace.model.schema import TableName
-from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, query, quote_name
+from headrace.sources.mysql.server.connection import TRANSACTIONAL_ENGINES, MySQLAddress, connect, is_mariadb, query, quote_name
 from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import gtid_at, log_end, note_position
 
@@ -222,9 +222,14 @@ def exact_table_snapshot(address: MySQLAddress, name: TableName, epoch: int, ide
 
     MariaDB reports the position of a snapshot. On MySQL the table is locked against writes for the milliseconds that the start of the
     transaction and the read of the log's end take: earlier changes of the table are committed, later ones are logged later. The position is
-    not exact for other tables, whose commits may be in progress.
+    not exact for other tables, whose commits may be in progress. A table of an engine without transactions stays locked until the block
+    ends: a SELECT sees its changes at once.
     """
     with closing(connect(address, identity=identity)) as connection:
+        if not _has_transactions(connection, address, name):
+            _lock(connection, address, name)
+            yield SnapshotReader(connection, replace(log_end(connection, address, epoch), gtid=UNKNOWN_GTID))
+            return
         if is_mariadb(connection):
             yield SnapshotReader(connection, note_position(connection, address, epoch))
             return
@@ -238,16 +243,37 @@ def exact_table_snapshot(address: MySQLAddress, name: TableName, epoch: int, ide
 def _locked(address: MySQLAddress, name: TableName, identity: str) -> Iterator[None]:
     """Lock one table against writes, on its own connection."""
     with closing(connect(address, identity=identity)) as connection:
-        query(connection, address, f"SET SESSION lock_wait_timeout = {_LOCK_S}")
-        try:
-            query(connection, address, f"LOCK TABLES {quote_name(name.database)}.{quote_name(name.table)} READ")
-        except DefiniteError as error:
-            raise DefiniteError(
-                f"table {name} cannot be locked for the moment its snapshot begins: {error.message}",
-                place=str(address),
-                hint=f"GRANT LOCK TABLES ON {quote_name(name.database)}.* to the user",
-            ) from error
+        _lock(connection, address, name)
         started = time.monotonic()
         yield
         query(connection, address, "UNLOCK TABLES")
         log.debug("table %s was locked for %.1f ms", name, (time.monotonic() - started) * 1e3)
+
+
+def _lock(connection: Connection[Any], address: MySQLAddress, name: TableName) -> None:
+    query(connection, address, f"SET SESSION lock_wait_timeout = {_LOCK_S}")
+    try:
+        query(connection, address, f"LOCK TABLES {quote_name(name.database)}.{quote_name(name.table)} READ")
+    except DefiniteError as error:
+        raise DefiniteError(
+            f"table {name} cannot be locked for its snapshot: {error.message}",
+            place=str(address),
+            hint=f"GRANT LOCK TABLES ON {quote_name(name.database)}.* to the user",
+        ) from error
+
+
+def check_has_transactions(connection: Connection[Any], address: MySQLAddress, name: TableName) -> None:
+    """Raise if a transaction that began earlier would see later changes of the table: they would count twice."""
+    if not _has_transactions(connection, address, name):
+        raise DefiniteError(
+            f"table {name} cannot be read as of one position in a consistent snapshot: its engine has no transactions",
+            place=f"table {name}",
+            hint=f"ALTER TABLE {quote_name(name.database)}.{quote_name(name.table)} ENGINE = InnoDB, or leave out --snapshot consistent",
+        )
+
+
+def _has_transactions(connection: Connection[Any], address: MySQLAddress, name: TableName) -> bool:
+    sql = "SELECT engine FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+    found = query(connection, address, sql, (name.database, name.table))
+    # The SELECT of a table that does not exist raises the error that names it.
+    return not found or str(found[0][0]).lower() in TRANSACTIONAL_ENGINES
