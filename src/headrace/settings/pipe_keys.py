@@ -64,7 +64,7 @@ class BinlogKeys:
     """Keys of sources with a binary log."""
 
     zero_dates: ZeroDates = ZeroDates.HALT
-    """How to read an invalid date (0000-00-00, 2024-00-10, the 31st of February); `epoch`: as 1970-01-01."""
+    """How to read an invalid date (0000-00-00, 2024-00-10, the 31st of February); `epoch`: as 1970-01-01. In a key, every value halts."""
     flush_bytes: Size = _FLUSH_BYTES
     """A batch ends after this much log."""
     flush_rows: int = _LIMITS.flush_rows

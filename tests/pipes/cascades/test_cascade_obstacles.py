@@ -10,7 +10,7 @@ from pymysql.err import IntegrityError
 
 from headrace import cli
 from headrace.errors import DefiniteError
-from headrace.model.setting_values import CascadeMode
+from headrace.model.setting_values import CascadeMode, ZeroDates
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, Deletes, OnRefusedRow, SetAs, TargetEngine
 from testkit.pipelines.cascade_replica import PAIR, Replica
 
@@ -77,6 +77,16 @@ OBSTACLES: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
         ),
         {},
         "either p or k is a CHAR",
+    ),
+    "a date that may be replaced": (
+        (
+            "CREATE TABLE t (k DATE PRIMARY KEY)",
+            "UPDATE c SET p = NULL",
+            "ALTER TABLE c DROP FOREIGN KEY up",
+            "ALTER TABLE c MODIFY p DATE, ADD CONSTRAINT up FOREIGN KEY (p) REFERENCES t (k) ON DELETE CASCADE",
+        ),
+        {"zero_dates": ZeroDates.NULL},
+        "it connects dates, of which zero_dates replaces some",
     ),
     "deletes that are ignored": ((), {"choices": ClickHouseOptions(all_tables=(("deletes", Deletes.IGNORE),))}, "keeps deleted rows"),
     "a generated column": (("ALTER TABLE c ADD g INT AS (p + 1)",), {}, "the table has generated columns"),

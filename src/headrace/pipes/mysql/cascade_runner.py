@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 from headrace.errors import DefiniteError
 from headrace.model.cascades import Cascade, CascadePlan, plan_cascades, source_obstacles
+from headrace.model.column_types import DATE_FORMS
 from headrace.model.schema import ForeignKey, TableName, TableSchema
-from headrace.model.setting_values import CascadeMode
+from headrace.model.setting_values import CascadeMode, ZeroDates
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.mysql.cascade_texts import may_change_comparison, text_cascades
@@ -158,6 +159,9 @@ class CascadeRunner:
     def _obstacle(self, cascade: Cascade, schemas: Mapping[TableName, TableSchema]) -> str:
         for why in source_obstacles(cascade, schemas, self.texts.ignores_trailing_spaces):
             return why
+        child = schemas[cascade.child]
+        if self.context.settings.zero_dates is not ZeroDates.HALT and any(child.column(n).form in DATE_FORMS for n in cascade.key.columns):
+            return "it connects dates, of which zero_dates replaces some"
         transformed = [name for name in (cascade.child, cascade.parent) if not self._is_plain(schemas[name])]
         return f"the rows of {transformed[0]} are transformed" if transformed else ""
 

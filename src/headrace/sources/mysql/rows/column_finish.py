@@ -192,7 +192,7 @@ def check_values(
     """
     for column, array in zip(schema.columns, arrays, strict=True):
         if zero_dates is ZeroDates.NULL and column.form in DATE_FORMS and not column.nullable and array.null_count:
-            raise zero_date_in_key(schema.name, column.name, place)
+            raise _zero_date_in_key(schema.name, column.name, place, "a column of the key cannot be NULL")
         what = _find_invalid(column, array, unvalidated)
         if what:
             raise DefiniteError(
@@ -229,21 +229,31 @@ def warn_of_zero_dates(schema: TableSchema, columns: Sequence[str], counts: Any)
             )
 
 
-def scanned_zero_date(table: TableName, column: str) -> DefiniteError:
-    return _zero_date(table, column, f"snapshot of {table}", f"correct the value in the source and start again, or {_OTHER_CHOICE_HINT}")
+def check_key_dates(schema: TableSchema, columns: Sequence[str], counts: Any, place: str) -> None:
+    """Raise if a column of the key holds dates that are read as 1970-01-01: rows with different keys would get the same key."""
+    if not counts.any():
+        return
+    for column, count in zip(columns, counts.tolist(), strict=True):
+        if count and column in schema.row_key:
+            raise _zero_date_in_key(schema.name, column, place, "as 1970-01-01 it could be the key of another row")
 
 
-def logged_zero_date(table: TableName, column: str, place: str) -> DefiniteError:
+def scanned_zero_date(schema: TableSchema, column: str) -> DefiniteError:
+    choice = "" if column in schema.row_key else f", or {_OTHER_CHOICE_HINT}"
+    return _zero_date(schema.name, column, f"snapshot of {schema.name}", f"correct the value in the source and start again{choice}")
+
+
+def logged_zero_date(schema: TableSchema, column: str, place: str) -> DefiniteError:
     """Return the error for a row event. A correction in the source does not change the log: the table needs a resync."""
+    choice = "" if column in schema.row_key else f"{_OTHER_CHOICE_HINT}; or "
     return _zero_date(
-        table, column, place, f"{_OTHER_CHOICE_HINT}; or correct the value in the source and have the table read again: {_resync(table)}"
+        schema.name, column, place, f"{choice}correct the value in the source and have the table read again: {_resync(schema.name)}"
     )
 
 
-def zero_date_in_key(table: TableName, column: str, place: str) -> DefiniteError:
-    """Return the error for `--zero-dates null` on a column that cannot be NULL."""
-    hint = f"correct the value in the source, or choose --zero-dates epoch; then have the table read again: {_resync(table)}"
-    return _zero_date(table, column, place, hint, ", and a column of the key cannot be NULL")
+def _zero_date_in_key(table: TableName, column: str, place: str, why: str) -> DefiniteError:
+    hint = f"correct the value in the source, then have the table read again: {_resync(table)}; or leave the table out with --exclude"
+    return _zero_date(table, column, place, hint, f", and {why}")
 
 
 def _zero_date(table: TableName, column: str, place: str, hint: str, more: str = "") -> DefiniteError:

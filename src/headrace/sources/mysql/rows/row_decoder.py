@@ -29,6 +29,7 @@ from headrace.sources.mysql.kernels.arrow_arena import Arena
 from headrace.sources.mysql.rows.column_finish import (
     ZERO_CODES,
     Finisher,
+    check_key_dates,
     check_values,
     finish_column,
     finisher,
@@ -138,6 +139,7 @@ class RowDecoder:
                 data_bytes = min(data_bytes * 4, _LARGEST_DATA_BYTES)
                 rows = max(rows, 16)
                 continue
+            check_key_dates(self.schema, self._names, cursor[row_images.ZEROS :], f"{first} or after, table {self.schema.name}")
             if done:
                 yield self._block(arena, done, [pa.array(label[:done]) for label in labels], first)
         warn_of_zero_dates(self.schema, self._names, cursor[row_images.ZEROS :])
@@ -161,7 +163,7 @@ class RowDecoder:
     def _error(self, status: int, column: int, place: str) -> DefiniteError:
         where = f"{place}, table {self.schema.name}"
         if status == row_images.ZERO_DATE:
-            return logged_zero_date(self.schema.name, self._names[column], where)
+            return logged_zero_date(self.schema, self._names[column], where)
         if status == row_images.PARTIAL_IMAGE:
             return DefiniteError(
                 f"a row event of {self.schema.name} does not hold all columns",

@@ -23,6 +23,7 @@ from headrace.sources.mysql.kernels.arrow_arena import Arena
 from headrace.sources.mysql.rows.column_finish import (
     ZERO_CODES,
     Finisher,
+    check_key_dates,
     check_values,
     finish_column,
     finisher,
@@ -175,7 +176,9 @@ class _Result:
                 self._schema.columns, self._finishers, arena.to_arrays(int(self._state[resultset.ROWS])), strict=True
             )
         ]
-        check_values(self._schema, arrays, _UNVALIDATED, f"rows of {self._schema.name}", self._zero_dates)
+        place = f"rows of {self._schema.name}"
+        check_key_dates(self._schema, [column.name for column in self._schema.columns], self._state[resultset.ZEROS :], place)
+        check_values(self._schema, arrays, _UNVALIDATED, place, self._zero_dates)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema.arrow_schema)
 
     def _finished(self, column: Column, finish: Finisher | None, raw: pa.Array) -> pa.Array:
@@ -246,7 +249,7 @@ class _Result:
     def _error(self, status: int) -> DefiniteError:
         column = self._schema.columns[int(self._state[resultset.ERROR_COLUMN])]
         if status == resultset.ZERO_DATE:
-            return scanned_zero_date(self._schema.name, column.name)
+            return scanned_zero_date(self._schema, column.name)
         what = f"column {column.name} of {self._schema.name} ({column.source_type})"
         return DefiniteError(f"{what} cannot be read", place=str(self._schema.name))
 
