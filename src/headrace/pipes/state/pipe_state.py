@@ -407,12 +407,10 @@ class TableSnapshot:
 
 
 class SnapshotLog:
-    """The chunks of the tables' snapshots and which are done: an append-only file with one JSON object per line."""
+    """The chunks of the tables' snapshots and which are done: an append-only file with one JSON object per line, in the order of changes."""
 
     def __init__(self, directory: StateDirectory) -> None:
-        self._journal = directory.journal("snapshot.jsonl")
-        self._append_lock = threading.Lock()
-        """The stream and a resync append: the file must have the order in which the entries were applied."""
+        self._journal, self._append_lock = directory.journal("snapshot.jsonl"), threading.Lock()
         self.tables: dict[str, TableSnapshot] = {}
         self.rows = 0
         """The number of rows in all finished chunks."""
