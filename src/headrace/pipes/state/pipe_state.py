@@ -407,7 +407,7 @@ class TableSnapshot:
 
 
 class SnapshotLog:
-    """The chunks of the tables' snapshots and which are done: an append-only file with one JSON object per line, in the order of changes."""
+    """The chunks of the tables' snapshots and which are done: an append-only file, one JSON object per line, in order."""
 
     def __init__(self, directory: StateDirectory) -> None:
         self._journal, self._append_lock = directory.journal("snapshot.jsonl"), threading.Lock()
