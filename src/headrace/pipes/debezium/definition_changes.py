@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.model.column_types import ValueForm
-from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.model.schema import Column, TableName, TableSchema
 from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.sources.debezium.events.records import DefinitionPeriod
 from headrace.sources.debezium.schema_history_topic import TableDefinition, read_record
@@ -24,6 +24,7 @@ _PLAIN: Final = ""
 """The meaning of values that are what their JSON shows."""
 _MILLIS, _MICROS = "io.debezium.time.Timestamp", "io.debezium.time.MicroTimestamp"
 _MILLIS_DIGITS: Final = 3
+_BIGINT_BITS: Final = 64
 _MOMENTS: Final = (ValueForm.DATE, ValueForm.TIMESTAMP, ValueForm.TIME)
 Periods = Mapping[TableName, tuple[DefinitionPeriod, ...]]
 
@@ -90,13 +91,16 @@ def _differs(known: Column, defined: Column | None, options: DebeziumOptions) ->
         return None
     if known.form is ValueForm.INTEGER and defined.form is ValueForm.INTEGER:
         # With `long`, values of BIGINT UNSIGNED from 2^63 on are negative in events.
-        pair = {known.kind is Kind.UINT64, defined.kind is Kind.UINT64}
-        return len(pair) == 2 and (known.type.signed or defined.type.signed)
+        return _is_unsigned_bigint(known) != _is_unsigned_bigint(defined) and (known.type.signed or defined.type.signed)
     one, other = _meaning(known, options), _meaning(defined, options)
     if known.type.zoned and other.startswith("io.debezium.time") and "Timestamp" in other:
         # A number in a column of texts is read by the column's precision.
         one = _MILLIS if known.precision <= _MILLIS_DIGITS else _MICROS
     return one != other and not (defined.type.zoned and known.form in _MOMENTS)
+
+
+def _is_unsigned_bigint(column: Column) -> bool:
+    return column.type.bits == _BIGINT_BITS and not column.type.signed
 
 
 def _meaning(column: Column, options: DebeziumOptions) -> str:
