@@ -19,6 +19,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import KafkaAddress
+from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.debezium.kafka_cluster import kafka_errors, quiet_settings
 from headrace.retry import retrying
@@ -146,10 +147,11 @@ def _check_forms(found: DetectedSchema, described: Mapping[str, Column], unset: 
         column, doubt = described.get(sent.name), ""
         if column is None:
             continue
-        if sent.kind is Kind.INT64 and column.kind is Kind.DATETIME and column.precision > _MILLIS_DIGITS:
+        is_wall_clock = column.form is ValueForm.TIMESTAMP and not column.type.zoned
+        if sent.form is ValueForm.INTEGER and is_wall_clock and column.precision > _MILLIS_DIGITS:
             setting, confirmed = "times", "as many fractional digits as"
             doubt = "whether numbers are milliseconds (DATETIME to DATETIME(3)) or microseconds (DATETIME(4) to DATETIME(6))"
-        elif sent.kind is Kind.STRING and column.kind is Kind.DECIMAL:
+        elif sent.form is ValueForm.TEXT and column.form is ValueForm.DECIMAL:
             setting, confirmed, doubt = "decimals", "the same scale as", "how many digits of a DECIMAL are after the point"
         if doubt and setting in unset:
             mode = _MODES[setting]
