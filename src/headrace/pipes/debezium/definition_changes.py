@@ -18,12 +18,11 @@ from headrace.sources.debezium.events.records import DefinitionPeriod
 from headrace.sources.debezium.schema_history_topic import TableDefinition, read_record
 from headrace.sources.debezium.types.column_mapping import is_guessed
 from headrace.sources.debezium.types.definition_periods import source_name
-from headrace.sources.debezium.types.inferred_fields import expected_field
+from headrace.sources.debezium.types.inferred_fields import MILLIS_DIGITS, expected_field
 
 _PLAIN: Final = ""
 """The meaning of values that are what their JSON shows."""
 _MILLIS, _MICROS = "io.debezium.time.Timestamp", "io.debezium.time.MicroTimestamp"
-_MILLIS_DIGITS: Final = 3
 _BIGINT_BITS: Final = 64
 _MOMENTS: Final = (ValueForm.DATE, ValueForm.TIMESTAMP, ValueForm.TIME)
 Periods = Mapping[TableName, tuple[DefinitionPeriod, ...]]
@@ -95,7 +94,7 @@ def _differs(known: Column, defined: Column | None, options: DebeziumOptions) ->
     one, other = _meaning(known, options), _meaning(defined, options)
     if known.type.zoned and other.startswith("io.debezium.time") and "Timestamp" in other:
         # A number in a column of texts is read by the column's precision.
-        one = _MILLIS if known.precision <= _MILLIS_DIGITS else _MICROS
+        one = _MILLIS if known.precision <= MILLIS_DIGITS else _MICROS
     return one != other and not (defined.type.zoned and known.form in _MOMENTS)
 
 

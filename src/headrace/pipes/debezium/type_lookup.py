@@ -27,13 +27,13 @@ from headrace.sources.debezium.events.records import DetectedSchema
 from headrace.sources.debezium.schema_history_topic import apply_definitions, read_record
 from headrace.sources.debezium.types.column_mapping import is_guessed, may_be_unsigned
 from headrace.sources.debezium.types.definition_periods import source_name
+from headrace.sources.debezium.types.inferred_fields import MILLIS_DIGITS
 
 log = logging.getLogger("headrace")
 
 _TIMEOUT_S: Final = 30.0
 _PATIENCE_S: Final = 0.5
 _MOST_MESSAGES: Final = 1000
-_MILLIS_DIGITS: Final = 3
 _MODES: Final = {"times": "time.precision.mode", "decimals": "decimal.handling.mode"}
 """Settings of Headrace and the connector's settings that they repeat."""
 _MOST_NAMED: Final = 10
@@ -148,7 +148,7 @@ def _check_forms(found: DetectedSchema, described: Mapping[str, Column], unset: 
         if column is None:
             continue
         is_wall_clock = column.form is ValueForm.TIMESTAMP and not column.type.zoned
-        if sent.form is ValueForm.INTEGER and is_wall_clock and column.precision > _MILLIS_DIGITS:
+        if sent.form is ValueForm.INTEGER and is_wall_clock and column.precision > MILLIS_DIGITS:
             setting, confirmed = "times", "as many fractional digits as"
             doubt = "whether numbers are milliseconds (DATETIME to DATETIME(3)) or microseconds (DATETIME(4) to DATETIME(6))"
         elif sent.form is ValueForm.TEXT and column.form is ValueForm.DECIMAL:

@@ -6,7 +6,14 @@ import pytest
 from clickhouse_connect.driver.models import SettingDef
 
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.server.client import WHOLE_RESULTS, Connection, connect, read_whole_results
+from headrace.sinks.clickhouse.server.client import (
+    DROP_SETTINGS,
+    WHOLE_RESULTS,
+    Connection,
+    connect,
+    read_whole_results,
+    run_statements,
+)
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 
 ROWS = "SELECT number FROM numbers(1000)"
@@ -53,3 +60,19 @@ def test_a_profile_that_may_not_be_changed_is_an_error(connection: Connection, m
     with pytest.raises(DefiniteError, match="limit = 7") as raised:
         read_whole_results(connection.client, "here")
     assert "allow the user to change it" in raised.value.hint
+
+
+def test_a_table_above_the_server_s_limit_is_dropped(target: ClickHouseTarget, connection: Connection) -> None:
+    client, table = connection.client, f"{target.database}.large"
+    filled = f"CREATE TABLE {table} ENGINE = MergeTree ORDER BY n AS SELECT number AS n FROM numbers(1000)"
+    run_statements(target, "preparing", f"CREATE DATABASE {target.database}", filled)
+    client.set_client_setting("max_table_size_to_drop", "1")
+    try:
+        for verb in ("TRUNCATE", "DROP"):
+            with pytest.raises(DefiniteError, match="error 359"):
+                run_statements(target, "dropping", f"{verb} TABLE {table}")
+            run_statements(target, "dropping", f"{verb} TABLE {table}", settings=DROP_SETTINGS)
+            if verb == "TRUNCATE":
+                run_statements(target, "filling", f"INSERT INTO {table} SELECT number FROM numbers(1000)")
+    finally:
+        client.set_client_setting("max_table_size_to_drop", client.server_settings["max_table_size_to_drop"].value)

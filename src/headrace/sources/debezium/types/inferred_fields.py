@@ -34,7 +34,7 @@ from headrace.sources.debezium.types.values import default_text
 _DECIMALS: Final = ("precise", "string", "double")
 _TIMES: Final = ("adaptive_time_microseconds", "adaptive", "connect", "isostring", "microseconds", "nanoseconds")
 _BINARIES: Final = ("bytes", "base64", "base64-url-safe", "hex")
-_MILLIS: Final = 3
+MILLIS_DIGITS: Final = 3
 """Fractional digits up to which the adaptive modes send milliseconds."""
 
 _MODE_NAMES: Final = {
@@ -142,7 +142,7 @@ def _temporal_form(column: Column, mode: str) -> tuple[str, str]:
         return "string", _MODE_NAMES[mode].format(plain)
     if column.form is ValueForm.DATE:
         return "int32", "org.apache.kafka.connect.data.Date" if mode == "connect" else "io.debezium.time.Date"
-    micro = column.precision > _MILLIS or (mode == "adaptive_time_microseconds" and column.form is ValueForm.TIME)
+    micro = column.precision > MILLIS_DIGITS or (mode == "adaptive_time_microseconds" and column.form is ValueForm.TIME)
     name = _MODE_NAMES.get(mode, _MODE_NAMES["microseconds"] if micro else "io.debezium.time.{}").format(plain)
     return ("int32" if name.endswith(".Time") else "int64"), name
 
@@ -180,7 +180,7 @@ def _seen_as(field: ConnectField, shapes: AbstractSet[str]) -> tuple[str, str] |
         plainest = field.semantic.rpartition(".")[2].removeprefix("Micro").removeprefix("Nano")
         return "string", f"io.debezium.time.Iso{plainest}"
     if shapes == {"int64"} and field.type == "string" and field.semantic.endswith(_MOMENTS):
-        millis = int(field.parameters.get(SOURCE_LENGTH, "6")) <= _MILLIS
+        millis = int(field.parameters.get(SOURCE_LENGTH, "6")) <= MILLIS_DIGITS
         return "int64", "io.debezium.time.Timestamp" if millis else "io.debezium.time.MicroTimestamp"
     return None
 

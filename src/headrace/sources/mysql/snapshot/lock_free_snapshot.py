@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.server.connection import MySQLAddress, caches_statistics, connect, is_mariadb, query, version_of
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.chunk_planner import plan_bounds
-from headrace.sources.mysql.snapshot.locked_snapshot import exact_table_snapshot
+from headrace.sources.mysql.snapshot.locked_snapshot import SnapshotReader, exact_table_snapshot
 from headrace.sources.mysql.snapshot.log_watermark import check_reached, log_end, note_position
 from headrace.sources.mysql.snapshot.table_scan import scan_table
 
@@ -100,11 +100,11 @@ def read_chunk(
     """
     give_up_at, pause_s = time.monotonic() + _RETRY_TIMEOUT_S, 0.1
     # Rows without a key cannot be merged with changes that they already contain.
-    read = _read_exactly if exact or not schema.row_key else _read_chunk
+    begin = exact_table_snapshot if exact or not schema.row_key else _noted_position
     while True:
         begun = False
         try:
-            blocks = read(address, identity, schema, chunk, epoch, options, reached)
+            blocks = _read_once(begin(address, schema.name, epoch, identity), address, schema, chunk, epoch, options, reached)
             while True:
                 try:
                     block = next(blocks)
@@ -121,37 +121,27 @@ def read_chunk(
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
 
-def _read_exactly(
+@contextmanager
+def _noted_position(address: MySQLAddress, name: TableName, epoch: int, identity: str) -> Iterator[SnapshotReader]:  # noqa: ARG001
+    """Provide a connection whose reads include every change before its position, and maybe later ones."""
+    with closing(connect(address, identity=identity)) as connection:
+        yield SnapshotReader(connection, note_position(connection, address, epoch))
+
+
+def _read_once(
+    opened: AbstractContextManager[SnapshotReader],
     address: MySQLAddress,
-    identity: str,
     schema: TableSchema,
     chunk: Chunk,
     epoch: int,
     options: ReadOptions,
     reached: BinlogPosition | None,
 ) -> ChunkBlocks:
-    with exact_table_snapshot(address, schema.name, epoch, identity) as reader:
+    with opened as reader:
         check_reached(reader.position, reached, address)
         position = reader.position.with_version_after(reached)
         yield from read_chunk_at(reader.connection, address, schema, chunk, position, options)
         return ReadSpan(position, log_end(reader.connection, address, epoch))
-
-
-def _read_chunk(
-    address: MySQLAddress,
-    identity: str,
-    schema: TableSchema,
-    chunk: Chunk,
-    epoch: int,
-    options: ReadOptions,
-    reached: BinlogPosition | None,
-) -> ChunkBlocks:
-    with closing(connect(address, identity=identity)) as connection:
-        position = note_position(connection, address, epoch)
-        check_reached(position, reached, address)
-        position = position.with_version_after(reached)
-        yield from read_chunk_at(connection, address, schema, chunk, position, options)
-        return ReadSpan(position, log_end(connection, address, epoch))
 
 
 def read_chunk_at(
